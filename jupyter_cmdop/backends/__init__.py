@@ -1,0 +1,1 @@
+"""What executes inside a session: processes, and the channels to them."""

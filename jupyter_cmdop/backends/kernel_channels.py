@@ -1,0 +1,92 @@
+"""The only sockets to a kernel: one identity, raw frames, nothing dropped on our side."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from .kernel_process import Launched
+
+RECONNECT_MILLISECONDS = 10  # a kernel binds its sockets some time after it was started
+BOUNDED_QUEUE = 10_000  # messages read ahead from a publisher that waits for its subscriber
+REQUEST_CHANNELS = ("shell", "control", "stdin")
+
+
+class KernelChannels:
+    """Sockets to one incarnation of a kernel.
+
+    Args:
+        launched: the kernel process.
+        bounded: whether reading ahead is bounded, which is right for a publisher that waits (XPUB_NODROP) and loses
+            output with any other.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], launched: Launched, *, bounded: bool) -> None:
+        self.launched = launched
+        self.bounded = bounded
+        self._context = context
+        self.fence = 0
+        identity = secrets.token_hex(8).encode()
+        self.sockets: dict[str, zmq.Socket[bytes]] = {}
+        for channel in REQUEST_CHANNELS:
+            socket = context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.sndhwm = 0
+            socket.rcvhwm = 0
+            socket.reconnect_ivl = RECONNECT_MILLISECONDS
+            socket.identity = identity
+            socket.connect(launched.endpoints[channel])
+            self.sockets[channel] = socket
+        self.sockets["iopub"] = self._subscribe(bounded)
+
+    def _subscribe(self, bounded: bool) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.SUB)
+        socket.linger = 0
+        socket.rcvhwm = BOUNDED_QUEUE if bounded else 0
+        socket.reconnect_ivl = RECONNECT_MILLISECONDS
+        socket.subscribe(b"")
+        socket.connect(self.launched.endpoints["iopub"])
+        return socket
+
+    def unbound_iopub(self) -> zmq.Socket[bytes]:
+        """Read ahead without bound: this kernel's publisher drops what its subscriber does not take.
+
+        Returns:
+            The new socket; the old one is closed. To be called before any actor's input is let in.
+        """
+        self.sockets["iopub"].close()
+        self.bounded = False
+        self.sockets["iopub"] = self._subscribe(False)
+        return self.sockets["iopub"]
+
+    def send(self, channel: str, frames: Sequence[bytes], *, generation: int | None = None) -> bool:
+        """Write one message to the kernel.
+
+        Args:
+            channel: shell, control or stdin.
+            frames: delimiter, signature and parts.
+            generation: the generation under which an actor's input was admitted; None for the keeper's own.
+
+        Returns:
+            False when the generation has been fenced off: nothing was written.
+        """
+        if generation is not None and generation < self.fence:
+            return False
+        self.sockets[channel].send_multipart(frames, copy=len(frames[-1]) < 65536)
+        return True
+
+    def drain(self, channel: str, most: int) -> Iterator[list[bytes]]:
+        """Up to `most` messages that have arrived."""
+        socket = self.sockets[channel]
+        for _ in range(most):
+            try:
+                yield socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+
+    def close(self) -> None:
+        for socket in self.sockets.values():
+            socket.close()
+        self.sockets.clear()

@@ -1,0 +1,1 @@
+"""The process that holds one session alive: a loop, one mutator, the endpoints, the journal's writer."""

@@ -1,0 +1,411 @@
+"""One session's process: wires loop, journal, kernel and endpoints, and ends them in order."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zmq
+
+from ..backends.kernel_process import KernelProcess
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.grants import Attachment
+from ..core.operations import MAIN_LANE
+from ..journal.errors import JournalError
+from ..journal.store import JournalStore
+from ..wire.kernel import encode_json
+from .config import KeeperConfig
+from .files import process_facts, write_private
+from .journal_desk import JournalDesk, messages_of
+from .kernel_requests import KernelRequests, Request
+from .kernel_side import KernelSide
+from .link_endpoint import LinkServer
+from .link_verbs import LinkVerbs
+from .loop import Loop
+from .recorder import LostTheJournal, Recorder
+from .runner import LiveOperation, Runner
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 24 * 3600.0  # a session that nobody has touched for so long ends
+LINGER_SECONDS = 30.0  # a session whose backend is lost stays readable so long after the last one has left
+FAREWELL_SECONDS = 1.0  # for the last frames to reach their readers
+UPKEEP_SECONDS = 1.0
+
+
+@dataclass
+class Keeper:
+    """Everything that one session needs while it lives.
+
+    Args:
+        config: what it is told at its start.
+        ready: called once, with None when the session can be used or with the reason why not.
+    """
+
+    config: KeeperConfig
+    ready: Callable[[str | None], None]
+    idle_seconds: float = IDLE_SECONDS
+    exit_code: int = 0
+    _stop_at: float | None = None
+    _ended_pids: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.loop = Loop()
+        state = Path(config.state)
+        self.recorder = Recorder(JournalStore.open(state, config.id))
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.runner = Runner(config, self.loop, self.recorder)
+        sockets = Path(config.sockets)
+        process = KernelProcess(config.spec, sockets, config.cwd or str(Path.home()), dict(config.env))
+        self.kernel = KernelSide(
+            self.runner, self.context, process, started=self._kernel_started, stopped=self._kernel_stopped
+        )
+        self.requests = KernelRequests(
+            self.runner, self.kernel, self.context, repeat_result=self._repeat_result
+        )
+        self.kernel.viewers = self.requests
+        self.runner.backend = self.kernel
+        self.journal = JournalDesk(state, self.loop)
+        self.link = LinkServer(self.runner, self.requests, sockets / "link.sock")
+        self.verbs = LinkVerbs(
+            self.runner, self.kernel, self.requests, self.journal, self.link, status=self.status
+        )
+        self.link.status = self.status
+        self.runner.endpoints = self
+        self._lost_at: float | None = None
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        self.loop.add_timer(lambda: self._stop_at)
+        self.loop.add_timer(self._next_upkeep)
+        self.runner.note(
+            "opened",
+            actor=self.runner.owner.id,
+            durable=True,
+            data={
+                "name": config.name,
+                "kind": config.kind,
+                "spec": config.spec,
+                "policy": config.policy,
+                "workspace": config.workspace or "",
+                "group": config.group or "",
+                "cwd": config.cwd,
+                "keeper": process_facts(os.getpid()),
+            },
+        )
+
+    # ------------------------------------------------------------------ running
+
+    def run(self) -> int:
+        """Live until the session ends; returns the exit code."""
+        for name in (signal.SIGTERM,):
+            signal.signal(name, lambda *_: self.loop.post(self._terminate))
+        for name in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)
+        self._write_pointer("starting")
+        self.kernel.start()
+        try:
+            while not self.loop.stopped:
+                self._turn()
+        except LostTheJournal as lost:
+            # Somebody else acts for this session: do nothing more in its name.
+            log.critical("%s: this keeper stops", lost)
+            self.exit_code = 3
+        finally:
+            self._close()
+        return self.exit_code
+
+    def _turn(self) -> None:
+        self.loop.turn()
+        self.runner.run_timers()
+        self.kernel.run_timers()
+        self.requests.run_timers()
+        self.verbs.run_timers()
+        self._upkeep()
+        self.runner.commit()
+        for endpoint in self.requests.endpoints():
+            if endpoint.has_waiting:
+                endpoint.flush()
+        self.verbs.after_commit()
+        if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
+            self.loop.stop()
+
+    def _is_quiet(self) -> bool:
+        return self.verbs.is_quiet and not any(c.is_backed_up for c in self.link.connections)
+
+    def _next_upkeep(self) -> float | None:
+        if self._lost_at is not None:
+            return self._upkeep_at
+        return self.runner.touched_at + self.idle_seconds
+
+    def _upkeep(self) -> None:
+        now = time.monotonic()
+        if now < (self._next_upkeep() or 0.0):
+            return
+        self._upkeep_at = now + UPKEEP_SECONDS
+        present = any(a.persistent for a in self.runner.session.attachments.values())
+        if self._lost_at is not None:
+            if present:
+                self._lost_at = now
+            elif now - self._lost_at >= LINGER_SECONDS and self._stop_at is None:
+                self._finish("lost", self.kernel.lost_reason or "its backend has ended")
+            return
+        session = self.runner.session
+        if present or any(lane.running or lane.queue for lane in session.lanes.values()):
+            self.runner.touched_at = now
+        else:
+            self.runner.note(
+                "idle", actor="keeper", data={"reason": f"nobody touched it for {self.idle_seconds / 3600:g} h"}
+            )
+            self._terminate()
+
+    def _terminate(self) -> None:
+        if self._stop_at is None and self.runner.session.backend != "closed":
+            self.runner.submit(ev.Lifecycle(self.runner.keeper.id, "close", force=True))
+
+    # ------------------------------------------------------------------ the kernel's news
+
+    def _kernel_started(self, problem: str | None) -> None:
+        if problem is None:
+            self._write_pointer("open")
+            self._run_setup()
+            gc.collect()
+            gc.freeze()
+            self.runner.recorder.send(self.ready, None)
+            return
+        self.exit_code = 1
+        self.runner.recorder.send(self.ready, problem)
+        self._finish("lost", problem)
+
+    def _run_setup(self) -> None:
+        """The session's own first operation, in its owner's name."""
+        if self.config.setup is None:
+            return
+        attachment = Attachment("setup", self.runner.owner, "owner", "link", persistent=False, client="setup")
+        self.runner.submit(ev.Attach(attachment))
+        self.verbs.run_for(attachment, self.config.setup)
+
+    def _kernel_stopped(self, pids: list[int]) -> None:
+        self._ended_pids = pids
+        self.runner.note("backend_ended", actor="keeper", data={"pids": [str(pid) for pid in pids]})
+        self.runner.recorder.send(self.verbs.tell_closed, pids)
+        self._finish("closed", "")
+
+    def _finish(self, state: str, reason: str) -> None:
+        self._write_session_record(state, reason)
+        self._stop_at = time.monotonic() + FAREWELL_SECONDS
+
+    # ------------------------------------------------------------------ what the core wants of the endpoints
+
+    def open_grant(self, grant: str) -> None:
+        self.requests.open(self.runner.session.grants[grant])
+
+    def close_grant(self, grant: str, reason: str) -> None:
+        self.requests.close(grant)
+        self.link.close_grant(grant, reason)
+
+    def tell(self, effect: fx.Tell) -> None:
+        self.verbs.tell(effect)
+
+    def announce(self, effect: fx.Announce) -> None:
+        if effect.kind == "backend" and effect.data.get("state") == "lost":
+            self._lost_at = time.monotonic()
+        self.verbs.announce(effect)
+
+    def renamed(self, name: str) -> None:
+        self.runner.name = name
+        self._write_pointer("open")
+        self._write_session_record("open", "")
+
+    def _repeat_result(self, operation: str, request: Request) -> None:
+        live = self.runner.operations.get(operation)
+        first = 0 if live is None else live.first_seq
+
+        def told(result: Any) -> None:
+            if isinstance(result, JournalError):
+                log.error("the result of %s cannot be read: %s", operation, result)
+                result = []
+            self.requests.show_result(request, result, operation)
+
+        self.journal.ask(lambda reader: messages_of(reader, operation, first), told)
+
+    # ------------------------------------------------------------------ looking
+
+    def status(self) -> dict[str, Any]:
+        """The shape `Status` of the link."""
+        session, config = self.runner.session, self.config
+        floor = session.floor
+        running = [session.operations[lane.running] for lane in session.lanes.values() if lane.running]
+        wall = self.verbs.wall
+        prompt = next(iter(session.prompts.items()), None)
+        head = self.recorder.store.head
+        lease = session.next_timer()
+        return {
+            "name": self.runner.name,
+            "id": config.id,
+            "kind": config.kind,
+            "state": self._state(),
+            "driver": floor.driver,
+            "floor": floor.state.value,
+            "since": wall(floor.since),
+            "generation": floor.generation,
+            "incarnation": session.incarnation,
+            "policy": session.policy,
+            "kernel_id": config.id,
+            "spec": config.spec,
+            "group": config.group,
+            "execution_state": self._execution_state(),
+            "presence": [self._presence(a) for a in session.attachments.values() if a.persistent],
+            "queue": [
+                self._operation(name) for lane in session.lanes.values() for name in lane.queue
+            ],
+            "running": [self._operation(op.id) for op in running],
+            "pending_input": None
+            if prompt is None
+            else {
+                "operation": prompt[0],
+                "actor": session.operations[prompt[0]].actor.id,
+                "prompt": prompt[1]["text"],
+                "password": prompt[1]["password"],
+                "prompt_id": prompt[1]["prompt"],
+                "since": wall(prompt[1]["since"]),
+            },
+            "processes": self._processes(),
+            "journal": {
+                "seq": head.seq,
+                "hash": head.hash,
+                "path": config.state,
+                "unavailable": self.recorder.unavailable,
+            },
+            "lease": {"until_seconds": round(lease - time.monotonic(), 1)}
+            if floor.driver is not None and lease is not None
+            else None,
+            "iopub": "may_drop" if self.kernel.may_drop else "waits_for_reader",
+            "level": "cooperative",
+            "workspace": config.workspace,
+            "cwd": config.cwd,
+            "created": config.created,
+            "reason": self.kernel.lost_reason,
+        }
+
+    def _state(self) -> str:
+        return {"ready": "open", "starting": "starting", "lost": "lost", "closed": "closed"}[
+            self.runner.session.backend
+        ]
+
+    def _execution_state(self) -> str:
+        session = self.runner.session
+        if session.backend != "ready":
+            return "dead" if session.backend in ("lost", "closed") else "starting"
+        return "busy" if session.lanes[MAIN_LANE].running else "idle"
+
+    def _presence(self, attachment: Attachment) -> dict[str, Any]:
+        return {
+            "actor": attachment.actor.id,
+            "kind": attachment.actor.kind,
+            "name": attachment.actor.display_name,
+            "on_behalf_of": attachment.actor.on_behalf_of,
+            "role": attachment.role,
+            "transport": attachment.transport,
+            "attachment": attachment.id,
+            "client": attachment.client,
+            "via": attachment.via,
+        }
+
+    def _operation(self, name: str) -> dict[str, Any]:
+        core = self.runner.session.operations[name]
+        live: LiveOperation | None = self.runner.operations.get(name)
+        return {
+            "operation": name,
+            "actor": core.actor.id,
+            "adopted_by": core.adopted_by,
+            "lane": core.lane,
+            "since": self.verbs.wall(core.since),
+            "status": core.state,
+            "message": core.message_type,
+            "preview": "" if live is None else live.preview,
+        }
+
+    def _processes(self) -> list[dict[str, Any]]:
+        pid = self.kernel.pid
+        if pid is None:
+            return []
+        try:
+            root = psutil.Process(pid)
+            family = [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+        found = []
+        for process in family:
+            try:
+                found.append({"pid": process.pid, "name": process.name(), "parent": process.ppid()})
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    # ------------------------------------------------------------------ files
+
+    def _write_pointer(self, state: str) -> None:
+        config = self.config
+        pid = self.kernel.pid
+        pointer = {
+            "id": config.id,
+            "name": self.runner.name,
+            "kind": config.kind,
+            "state": state,
+            **process_facts(os.getpid()),
+            "sockets": config.sockets,
+            "link": str(Path(config.sockets) / "link.sock"),
+            "workspace": config.workspace,
+            "protocol": 1,
+            "backend": None if pid is None else process_facts(pid),
+            "spec": config.spec,
+            "group": config.group,
+            "created": config.created,
+        }
+        write_private(Path(config.pointer), encode_json(pointer))
+
+    def _write_session_record(self, state: str, reason: str) -> None:
+        config = self.config
+        record = {
+            "id": config.id,
+            "name": self.runner.name,
+            "kind": config.kind,
+            "created": config.created,
+            "closed": None if state == "open" else datetime.now(UTC).isoformat(timespec="seconds"),
+            "spec": config.spec,
+            "workspace": config.workspace,
+            "policy": self.runner.session.policy,
+            "group": config.group,
+            "state": state,
+            "reason": reason,
+        }
+        write_private(Path(config.state) / "session.json", encode_json(record))
+
+    def _close(self) -> None:
+        """Leave nothing behind: no process, no socket, no file but the record."""
+        self.requests.close_all()
+        self.link.close()
+        self.kernel.abandon()
+        self.kernel.process.stop_thread()
+        self.journal.stop()
+        try:
+            self.recorder.close()
+        except JournalError as error:
+            log.error("the journal could not be closed cleanly: %s", error)
+        self.context.destroy(linger=0)
+        self.loop.close()
+        Path(self.config.pointer).unlink(missing_ok=True)
+        shutil.rmtree(self.config.sockets, ignore_errors=True)
+
+

@@ -1,0 +1,304 @@
+"""The kernel protocol for one grant: sockets of its own, a key of its own, a connection file of its own.
+
+Whoever holds the key is the grant's actor; nothing else in a message says who sent it.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from ..core.grants import Grant
+from ..wire.kernel import encode_json, join, sign
+from .loop import Loop
+
+REQUEST_CHANNELS = ("shell", "control", "stdin")
+CHANNELS = (*REQUEST_CHANNELS, "iopub", "hb")
+OUTBOX_BYTES = 64 * 1024 * 1024  # of iopub messages that wait for a reader; then a marker says how to get the rest
+IOPUB_QUEUE = 1000  # messages libzmq holds a subscriber before we hold them
+REPLAY_WINDOW = 65_536  # signatures remembered
+TURN_MESSAGES = 64  # read from one socket in one turn
+HEARTBEAT_MILLISECONDS = 10_000  # ZMTP pings on the heartbeat connection: libzmq peers answer them by themselves
+HEARTBEAT_TIMEOUT_MILLISECONDS = 30_000
+PRESENCE_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_MONITOR_STOPPED
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An iopub message that its reader has not taken yet."""
+
+    frames: list[bytes]
+    size: int
+    cursor: str
+
+
+class KernelEndpoint:
+    """The five sockets of one grant.
+
+    Args:
+        receive: called with (channel, frames) for each message that arrives.
+        presence: called when a client came or the last one went.
+        marker: makes the message that stands for skipped ones: (number, cursor of the first) -> topic and parts.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: Loop,
+        grant: Grant,
+        *,
+        directory: Path,
+        receive: Callable[[str, list[bytes]], None],
+        presence: Callable[[], None],
+        marker: Callable[[int, str], tuple[bytes, list[bytes]]],
+        alive: Callable[[], bool],
+    ) -> None:
+        self.grant = grant
+        self.key = secrets.token_hex(32).encode()
+        self.token = secrets.token_urlsafe(32)
+        self._loop = loop
+        self._receive = receive
+        self._presence = presence
+        self._marker = marker
+        self._alive = alive
+        self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._waiting: collections.deque[Waiting] = collections.deque()
+        self._waiting_bytes = 0
+        self._skipped = 0
+        self._skipped_from = ""
+        self._curve = zmq.curve_keypair() if grant.transport == "tcp" else None
+        self._prefix = directory / f"g{grant.id}"
+        self.subscribers = 0
+        self.heartbeats = 0
+        self.has_heartbeat = False
+        self.connection_file: Path | None = None
+        self.sockets: dict[str, zmq.Socket[bytes]] = {}
+        self.ports: dict[str, int] = {}
+        kinds = dict.fromkeys(CHANNELS, zmq.ROUTER) | {"iopub": zmq.XPUB}
+        for port, channel in enumerate(CHANNELS, start=1):
+            self.sockets[channel] = self._bind(context, channel, kinds[channel], port)
+        self._monitor = self.sockets["hb"].get_monitor_socket(PRESENCE_EVENTS)
+        for channel in REQUEST_CHANNELS:
+            loop.add_socket(self.sockets[channel], self._reader(channel))
+        loop.add_socket(self.sockets["iopub"], self._read_subscriptions)
+        loop.add_socket(self.sockets["hb"], self._echo)
+        loop.add_socket(self._monitor, self._read_monitor)
+
+    def _bind(
+        self, context: zmq.Context[zmq.Socket[bytes]], channel: str, kind: int, port: int
+    ) -> zmq.Socket[bytes]:
+        socket = context.socket(kind)
+        socket.linger = 0
+        if kind == zmq.ROUTER:
+            socket.router_handover = True
+            socket.router_mandatory = True
+            socket.sndhwm = 10_000
+            socket.maxmsgsize = 512 * 1024 * 1024
+        else:
+            socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+            socket.setsockopt(zmq.XPUB_NODROP, 1)
+            socket.sndhwm = IOPUB_QUEUE
+        if channel == "hb":
+            socket.heartbeat_ivl = HEARTBEAT_MILLISECONDS
+            socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MILLISECONDS
+            socket.router_mandatory = False
+        if self._curve is not None:
+            public, secret = self._curve
+            socket.curve_publickey, socket.curve_secretkey, socket.curve_server = public, secret, True
+            socket.setsockopt(zmq.ZAP_DOMAIN, self.grant.id.encode())
+            self.ports[channel] = socket.bind_to_random_port("tcp://127.0.0.1")
+        else:
+            socket.bind(f"ipc://{self._prefix}-{port}")
+            self.ports[channel] = port
+        return socket
+
+    # ------------------------------------------------------------------ the connection file
+
+    @property
+    def public_key(self) -> bytes | None:
+        return None if self._curve is None else self._curve[0]
+
+    def write_connection_file(self, path: Path, *, session: dict[str, str], kernel_name: str) -> None:
+        """Write the file that any Jupyter client takes (`--existing`), readable by its owner only."""
+        info: dict[str, Any] = {
+            "transport": "tcp" if self._curve else "ipc",
+            "ip": "127.0.0.1" if self._curve else str(self._prefix),
+            **{f"{channel}_port": port for channel, port in self.ports.items()},
+            "key": self.key.decode(),
+            "signature_scheme": "hmac-sha256",
+            "kernel_name": kernel_name,
+            "cmdop": {
+                **session,
+                "grant": self.grant.id,
+                "actor": self.grant.actor.id,
+                "kind": self.grant.actor.kind,
+                "role": self.grant.role,
+                "token": self.token,
+            },
+        }
+        if self._curve is not None:
+            # jupyter_client configures its own side with the server's keypair: one keypair a grant.
+            info["curve_publickey"], info["curve_secretkey"] = (half.decode() for half in self._curve)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, encode_json(info) + b"\n")
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        self.connection_file = path
+
+    # ------------------------------------------------------------------ reading
+
+    def _reader(self, channel: str) -> Callable[[], None]:
+        socket = self.sockets[channel]
+
+        def read() -> None:
+            for _ in range(TURN_MESSAGES):
+                try:
+                    frames = socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    return
+                self._receive(channel, frames)
+                if not self.sockets:  # closed by what it received
+                    return
+
+        return read
+
+    def is_replay(self, signature: bytes) -> bool:
+        """Whether a message with this (already verified) signature came before; it is remembered from now on."""
+        if signature in self._seen:
+            self._seen.move_to_end(signature)
+            return True
+        self._seen[signature] = None
+        if len(self._seen) > REPLAY_WINDOW:
+            self._seen.popitem(last=False)
+        return False
+
+    def _read_subscriptions(self) -> None:
+        socket = self.sockets["iopub"]
+        for _ in range(TURN_MESSAGES):
+            try:
+                frame = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if frame[:1] == b"\x01":
+                self.subscribers += 1
+            elif frame[:1] == b"\x00":
+                self.subscribers = max(0, self.subscribers - 1)
+        self.flush()
+        self._presence()
+
+    def _echo(self) -> None:
+        socket = self.sockets["hb"]
+        for _ in range(TURN_MESSAGES):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if self._alive():  # a heartbeat stands for the kernel's, not for ours
+                try:
+                    socket.send_multipart(frames, zmq.NOBLOCK)
+                except zmq.Again:
+                    return
+
+    def _read_monitor(self) -> None:
+        for _ in range(TURN_MESSAGES):
+            try:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                break
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.heartbeats += 1
+                self.has_heartbeat = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.heartbeats = max(0, self.heartbeats - 1)
+        self._presence()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether a client of this grant is there, as far as its connections tell.
+
+        A heartbeat connection whose process does not answer ZMTP pings is closed by libzmq, so a frozen client is
+        noticed; a client that opened none is there while it subscribes.
+        """
+        return self.heartbeats > 0 if self.has_heartbeat else self.subscribers > 0
+
+    # ------------------------------------------------------------------ writing
+
+    def reply(self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes]) -> bool:
+        """Send a message to one client; False when it is gone or does not read."""
+        try:
+            self.sockets[channel].send_multipart(join(self.key, parts, identities=identities), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        return True
+
+    def publish(self, topic: bytes, parts: Sequence[bytes], cursor: str) -> None:
+        """Show a message to every client of this grant."""
+        if not self.subscribers:
+            return
+        frames = [topic, b"<IDS|MSG>", sign(self.key, parts[0], parts[1], parts[2], parts[3]), *parts]
+        if self._waiting or self._skipped or not self._send(frames):
+            self._park(frames, cursor)
+
+    def _send(self, frames: list[bytes]) -> bool:
+        try:
+            self.sockets["iopub"].send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < 65536)
+        except zmq.Again:
+            return False
+        return True
+
+    def _park(self, frames: list[bytes], cursor: str) -> None:
+        size = sum(map(len, frames))
+        if self._skipped or self._waiting_bytes + size > OUTBOX_BYTES:
+            if not self._skipped:
+                self._skipped_from = cursor
+            self._skipped += 1
+            return
+        self._waiting.append(Waiting(frames, size, cursor))
+        self._waiting_bytes += size
+
+    def flush(self) -> None:
+        """Send what waited, as far as the reader takes it."""
+        while self._waiting and self._send(self._waiting[0].frames):
+            self._waiting_bytes -= self._waiting.popleft().size
+        if self._skipped and not self._waiting:
+            topic, parts = self._marker(self._skipped, self._skipped_from)
+            frames = [topic, b"<IDS|MSG>", sign(self.key, parts[0], parts[1], parts[2], parts[3]), *parts]
+            if self._send(frames):
+                self._skipped = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting) or bool(self._skipped)
+
+    def close(self) -> None:
+        """Close at once; a client that goes on gets nothing and reaches nothing."""
+        self.sockets["hb"].disable_monitor()
+        for socket in self.sockets.values():
+            self._loop.remove_socket(socket)
+        self._loop.remove_socket(self._monitor)
+        self._monitor.close(0)
+        for socket in self.sockets.values():
+            socket.close(0)
+        self.sockets = {}
+        self._waiting.clear()
+        if self.connection_file is not None:
+            self.connection_file.unlink(missing_ok=True)
+        if self._curve is None:
+            for path in self._prefix.parent.glob(f"{self._prefix.name}-*"):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,649 @@
+"""What kernel clients send: decoded, its author named by the key that signed it, submitted.
+
+Every message that is not let in is answered the way a kernel would answer an error, so that no client hangs; what
+cannot be answered (it is not signed, not readable, or a copy) is counted and recorded, at a bounded rate.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import zmq
+import zmq.utils.z85
+
+from ..core import events as ev
+from ..core.grants import Attachment, Grant
+from ..core.operations import MAIN_LANE
+from ..core.policy import CONTROL_CLASSES, SHELL_CLASSES, UNKNOWN_CLASS, InputClass, debug_class, execute_class
+from ..core.refusal import Refusal
+from ..core.session import attachment_of_grant
+from ..wire.errors import WireError
+from ..wire.kernel import (
+    ExecuteRequest,
+    Header,
+    Message,
+    client_stamp,
+    content_digest,
+    decode_json,
+    parse_execute,
+    parse_header,
+    split,
+    verify,
+)
+from .history import REQUEST as HISTORY_REQUEST
+from .kernel_endpoint import KernelEndpoint
+from .stamps import Origin
+from .synthesis import detach_content, error_content, refusal_content
+
+if TYPE_CHECKING:
+    from ..core import effects as fx
+    from .kernel_side import KernelSide
+    from .runner import LiveOperation, Runner
+
+log = logging.getLogger(__name__)
+
+PREVIEW_CHARACTERS = 80
+REFUSALS_RECORDED_PER_SECOND = 10
+ALIVE_SECONDS = 5.0
+# A cell that is just this leaves the client; the kernel and everybody else stay.
+LEAVING = frozenset({"exit", "quit", "exit()", "quit()", "exit;", "quit;", "%exit", "%quit"})
+
+
+@dataclass(slots=True)
+class Meter:
+    """Records at most so many refusals a second, and then how many there were."""
+
+    second: int = 0
+    recorded: int = 0
+    skipped: int = 0
+
+    def admit(self) -> int | None:
+        """None when this one is not recorded; else how many before it were not."""
+        second = int(time.monotonic())
+        if second != self.second:
+            self.second, self.recorded = second, 0
+        if self.recorded >= REFUSALS_RECORDED_PER_SECOND:
+            self.skipped += 1
+            return None
+        self.recorded += 1
+        skipped, self.skipped = self.skipped, 0
+        return skipped
+
+
+@dataclass(slots=True)
+class Request:
+    """A message of a kernel client that is being handled: the `Hand` of its event."""
+
+    desk: KernelRequests
+    endpoint: KernelEndpoint
+    channel: str
+    message: Message
+    header: Header
+    origin: Origin
+    execute: ExecuteRequest | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reply_type(self) -> str:
+        return self.header.msg_type.removesuffix("_request") + "_reply"
+
+    def rejected(self, refusal: Refusal) -> None:
+        if not self.header.msg_type.endswith("_request"):
+            return  # comm messages and input replies have no reply
+        content = refusal_content(refusal)
+        if self.execute is not None:
+            content["execution_count"] = self.desk.kernel.execution_count
+        self.answer(content, show_error=self.execute is not None and not self.execute.silent)
+
+    def answer(self, content: dict[str, Any] | bytes, *, show_error: bool = False) -> None:
+        desk, runner = self.desk, self.desk.runner
+
+        def say() -> None:
+            stamp = runner.stamper.stamp(
+                self.origin,
+                "by",
+                generation=runner.session.floor.generation,
+                seq=runner.recorder.committed_seq,
+            )
+            desk.kernel.answer_in_place(
+                self.endpoint, self.origin, self.reply_type, content, stamp, show_error=show_error
+            )
+
+        runner.recorder.send(say)
+
+    def admitted(self, operation: LiveOperation) -> None:
+        self.origin.operation = operation.id
+        operation.origin = self.origin
+        operation.message = self.message
+        if self.execute is not None:
+            operation.source = self.execute.code
+            operation.preview = preview(self.execute.code)
+            operation.records_history = self.execute.store_history and not self.execute.silent
+        self.desk.runner.remember_origin(self.header.msg_id, self.origin)
+
+    def duplicate(self, operation: str) -> None:
+        self.desk.repeat(operation, self)
+
+    def forward(self, generation: int) -> None:
+        self.origin.reading = self.origin.reading or self.header.msg_type.endswith("_request")
+        self.desk.runner.remember_origin(self.header.msg_id, self.origin)
+        self.desk.runner.recorder.send(
+            self.desk.kernel.forward, self.channel, self.message, self.origin, generation
+        )
+
+    def send_answer(self, operation: LiveOperation, prompt: str) -> None:
+        self.desk.runner.recorder.send(self.desk.kernel.answer, operation, prompt, self.message.content)
+
+
+class KernelRequests:
+    """The kernel-protocol endpoints of all grants."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        kernel: KernelSide,
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        repeat_result: Callable[[str, Request], None],
+    ) -> None:
+        self.runner = runner
+        self.kernel = kernel
+        self._context = context
+        self._repeat_result = repeat_result
+        self._endpoints: dict[str, KernelEndpoint] = {}
+        self._meters: dict[str, Meter] = {}
+        self._waiting_for_info: list[Request] = []
+        self._alive_at = time.monotonic() + ALIVE_SECONDS
+        self._zap = _Zap(context, self)
+        self.files: dict[str, tuple[str, float]] = {}
+        runner.loop.add_timer(self._next_timer)
+
+    # ------------------------------------------------------------------ grants
+
+    def endpoints(self) -> Iterable[KernelEndpoint]:
+        return self._endpoints.values()
+
+    def endpoint(self, grant: str) -> KernelEndpoint | None:
+        return self._endpoints.get(grant)
+
+    def by_token(self, token: str) -> KernelEndpoint | None:
+        return next((e for e in self._endpoints.values() if e.token == token), None)
+
+    def open(self, grant: Grant) -> KernelEndpoint:
+        """Open a grant's sockets and write its connection file."""
+        runner = self.runner
+        endpoint = KernelEndpoint(
+            self._context,
+            runner.loop,
+            grant,
+            directory=Path(runner.config.sockets),
+            receive=lambda channel, frames: self._receive(grant.id, channel, frames),
+            presence=lambda: self._presence(grant.id),
+            marker=self._marker,
+            alive=lambda: self.kernel.is_ready,
+        )
+        self._endpoints[grant.id] = endpoint
+        self._meters[grant.id] = Meter()
+        if grant.transport == "tcp":
+            self._zap.start()
+        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in grant.actor.id)
+        path = Path(runner.config.connections) / f"{runner.name}-{safe}-{grant.id}.json"
+        endpoint.write_connection_file(
+            path,
+            session={"session": runner.config.id, "name": runner.name},
+            kernel_name=runner.config.spec,
+        )
+        return endpoint
+
+    def close(self, grant: str) -> None:
+        endpoint = self._endpoints.pop(grant, None)
+        self._meters.pop(grant, None)
+        if endpoint is not None:
+            self._waiting_for_info = [r for r in self._waiting_for_info if r.endpoint is not endpoint]
+            endpoint.close()
+
+    def close_all(self) -> None:
+        for grant in list(self._endpoints):
+            self.close(grant)
+        self._zap.stop()
+
+    def allowed_key(self, domain: str, key: bytes) -> bool:
+        endpoint = self._endpoints.get(domain)
+        return endpoint is not None and endpoint.public_key is not None and endpoint.public_key == key
+
+    # ------------------------------------------------------------------ presence
+
+    def _attachment(self, endpoint: KernelEndpoint) -> str:
+        """The attachment of a grant's endpoint, made when its first client speaks or subscribes."""
+        name = attachment_of_grant(endpoint.grant.id)
+        if name not in self.runner.session.attachments:
+            grant = endpoint.grant
+            self.runner.submit(
+                ev.Attach(
+                    Attachment(
+                        name, grant.actor, grant.role, grant.transport, grant.id, client="kernel protocol"
+                    )
+                )
+            )
+        return name
+
+    def _presence(self, grant: str) -> None:
+        endpoint = self._endpoints.get(grant)
+        if endpoint is None:
+            return
+        name = attachment_of_grant(grant)
+        if endpoint.is_present:
+            self._attachment(endpoint)
+        elif name in self.runner.session.attachments:
+            self.runner.submit(ev.Detach(name, "its last client has gone"))
+
+    def _next_timer(self) -> float | None:
+        return self._alive_at if self._endpoints else None
+
+    def run_timers(self) -> None:
+        now = time.monotonic()
+        if now < self._alive_at:
+            return
+        self._alive_at = now + ALIVE_SECONDS
+        for endpoint in list(self._endpoints.values()):
+            name = attachment_of_grant(endpoint.grant.id)
+            if endpoint.is_present and name in self.runner.session.attachments:
+                self.runner.submit(ev.Alive(name))
+            else:
+                self._presence(endpoint.grant.id)
+
+    def _marker(self, skipped: int, cursor: str) -> tuple[bytes, list[bytes]]:
+        text = (
+            f"[{skipped} messages were not sent, because this client did not read them in time; all are kept: "
+            f"jupyter cmdop read {self.runner.name} --after {_before(cursor)}]\n"
+        )
+        origin = Origin(self.runner.keeper.actor, "")
+        stamp = self.runner.stamper.stamp(
+            origin,
+            "by",
+            generation=self.runner.session.floor.generation,
+            seq=self.runner.recorder.committed_seq,
+        )
+        content = {"name": "stderr", "text": text}
+        parts = self.kernel.voice.say("stream", b"{}", content, b'{"cmdop":' + stamp + b"}")
+        return b"stream.stderr", parts
+
+    def kernel_is_ready(self) -> None:
+        waiting, self._waiting_for_info = self._waiting_for_info, []
+        for request in waiting:
+            self._answer_info(request)
+
+    def kernel_has_left(self) -> None:
+        """Tell clients that wait for the kernel that it restarts, as jupyter_client's restarter would."""
+        origin = Origin(self.runner.keeper.actor, "")
+        stamp = self.runner.stamper.stamp(
+            origin,
+            "by",
+            generation=self.runner.session.floor.generation,
+            seq=self.runner.recorder.committed_seq,
+        )
+        for endpoint in self._endpoints.values():
+            parts = self.kernel.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
+            self.runner.recorder.send(endpoint.publish, b"status", parts, "")
+
+    # ------------------------------------------------------------------ receiving
+
+    def _receive(self, grant: str, channel: str, frames: list[bytes]) -> None:
+        endpoint = self._endpoints.get(grant)
+        if endpoint is None:
+            return
+        try:
+            message = split(frames)
+            if not verify(endpoint.key, message):
+                raise WireError("it is not signed with the key of this connection")
+            header = parse_header(message.header)
+        except WireError as error:
+            self._note_refused(endpoint, "forbidden", f"a message on {channel} was not let in: {error}")
+            return
+        if header.session in self.kernel.kernel_sessions:
+            self._note_refused(endpoint, "forbidden", f"a message of the kernel came back on {channel}")
+            return
+        if endpoint.is_replay(message.signature) and header.msg_type != "execute_request":
+            self._note_refused(
+                endpoint, "request_id_conflict", f"message {header.msg_id} on {channel} came a second time"
+            )
+            return
+        origin = Origin(
+            endpoint.grant.actor,
+            header.msg_type,
+            header=message.header,
+            endpoint=endpoint,
+            identities=message.identities,
+            channel=channel,
+        )
+        request = Request(self, endpoint, channel, message, header, origin)
+        try:
+            self._dispatch(request, self._attachment(endpoint))
+        except WireError as error:
+            refusal = Refusal("unsupported", f"{header.msg_type} cannot be read: {error}")
+            self._note_refused(endpoint, refusal.code, refusal.message)
+            request.rejected(refusal)
+
+    def _note_refused(self, endpoint: KernelEndpoint, code: str, message: str) -> None:
+        skipped = self._meters[endpoint.grant.id].admit()
+        if skipped is None:
+            return
+        data: dict[str, Any] = {"code": code, "message": message}
+        if skipped:
+            data["unrecorded_before"] = skipped
+        log.warning("refused from the endpoint of %s: %s", endpoint.grant.actor.id, message)
+        # The author is not known: the message is not his who holds the key, or is a copy.
+        self.runner.note("refused", grant=endpoint.grant.id, data=data, basis="intended")
+
+    def _dispatch(self, request: Request, attachment: str) -> None:
+        kind = request.header.msg_type
+        if request.channel == "stdin":
+            if kind != "input_reply":
+                raise WireError(f"{kind} does not belong on stdin")
+            self._input_reply(request, attachment)
+        elif request.channel == "shell":
+            if kind == "kernel_info_request":
+                self._kernel_info(request, attachment)
+            elif kind == "execute_request":
+                self._execute(request, attachment)
+            elif kind == "history_request":
+                self._history(request, attachment)
+            elif kind in ("shutdown_request", "interrupt_request"):
+                self._control_verb(request, attachment)
+            elif kind in CONTROL_CLASSES:
+                raise WireError("it belongs on the control channel")
+            else:
+                self._pass_on(request, attachment, SHELL_CLASSES.get(kind, UNKNOWN_CLASS))
+        elif kind == "kernel_info_request":
+            self._kernel_info(request, attachment)
+        elif kind in ("shutdown_request", "interrupt_request"):
+            self._control_verb(request, attachment)
+        elif kind in SHELL_CLASSES:
+            raise WireError("it belongs on the shell channel")
+        else:
+            self._control(request, attachment)
+
+    def _submit(self, request: Request, attachment: str, input_class: InputClass, **fields: Any) -> Refusal | None:
+        return self.runner.submit(
+            ev.Submit(
+                attachment=attachment,
+                client_session=request.header.session,
+                msg_id=request.header.msg_id,
+                message_type=request.header.msg_type,
+                input_class=input_class,
+                executes=request.execute is not None,
+                **fields,
+            ),
+            request,
+        )
+
+    def _execute(self, request: Request, attachment: str) -> None:
+        message = request.message
+        execute = parse_execute(message.content)
+        request.execute = execute
+        if execute.code.strip() in LEAVING and not execute.silent:
+            self._leave(request, attachment, "exit")
+            return
+        stamp = client_stamp(message.metadata)
+        request.facts = {"code": execute.code}
+        known = self.runner.origins.get(request.header.msg_id)
+        if known is not None and known.endpoint is not request.endpoint and known.operation is not None:
+            request.rejected(
+                Refusal(
+                    "request_id_conflict",
+                    f"message id {request.header.msg_id!r} belongs to another client of this session",
+                    next=("use a new message id",),
+                )
+            )
+            return
+        self._submit(
+            request,
+            attachment,
+            execute_class(silent=execute.silent, store_history=execute.store_history),
+            lane=request.header.subshell_id or MAIN_LANE,
+            digest=content_digest(request.header.msg_type, message.content, message.buffers),
+            size=len(message.content) + sum(map(len, message.buffers)),
+            stop_on_error=execute.stop_on_error,
+            generation=stamp.generation,
+            request_id=stamp.request_id,
+            prior=self.runner.prior(request.endpoint.grant.actor.id, stamp.request_id),
+        )
+
+    def _pass_on(self, request: Request, attachment: str, input_class: InputClass) -> None:
+        request.origin.reading = input_class in (InputClass.READING, InputClass.PEER_READING)
+        self._submit(request, attachment, input_class)
+
+    def _control(self, request: Request, attachment: str) -> None:
+        kind = request.header.msg_type
+        input_class = CONTROL_CLASSES.get(kind, UNKNOWN_CLASS)
+        if kind == "debug_request":
+            content = decode_json(request.message.content)
+            command = content.get("command") if isinstance(content, dict) else None
+            input_class = debug_class(command if isinstance(command, str) else "")
+        elif kind == "delete_subshell_request" and self._is_busy_subshell(request):
+            return
+        self._pass_on(request, attachment, input_class)
+
+    def _is_busy_subshell(self, request: Request) -> bool:
+        """Deleting a busy subshell would stop the kernel's shell and control for everybody: it is refused."""
+        content = decode_json(request.message.content)
+        name = content.get("subshell_id") if isinstance(content, dict) else None
+        lane = self.runner.session.lanes.get(name) if isinstance(name, str) else None
+        if lane is None or lane.running is None:
+            return False
+        self._refuse(request, "busy", f"subshell {name} runs operation {lane.running}", ("wait",))
+        return True
+
+    def _refuse(self, request: Request, code: str, message: str, next_: tuple[str, ...] = ()) -> None:
+        self.runner.note(
+            "refused",
+            actor=request.endpoint.grant.actor.id,
+            grant=request.endpoint.grant.id,
+            basis="intended",
+            data={"code": code, "message": message, "what": request.header.msg_type},
+        )
+        request.rejected(Refusal(code, message, next=next_))
+
+    # ------------------------------------------------------------------ answered here
+
+    def _kernel_info(self, request: Request, attachment: str) -> None:
+        """From the cache, so that a newcomer need not wait for the cell that runs."""
+        if not self.kernel.info_content:
+            self._waiting_for_info.append(request)
+            return
+        self._answer_info(request)
+
+    def _answer_info(self, request: Request) -> None:
+        request.answer(self.kernel.info_content)
+        running = self.runner.session.lanes[MAIN_LANE].running
+        live = self.runner.operations.get(running or "")
+        if live is not None:
+            self.runner.recorder.send(self._show_busy, request.endpoint, live)
+
+    def _show_busy(self, endpoint: KernelEndpoint, live: LiveOperation) -> None:
+        """The state as it is: the answer to a newcomer's own question said busy and idle of that question only."""
+        if live.outcome is not None:
+            return
+        stamp = self.runner.stamper.stamp(
+            live.origin,
+            "by",
+            generation=self.runner.session.floor.generation,
+            seq=self.runner.recorder.committed_seq,
+        )
+        parts = self.kernel.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}")
+        endpoint.publish(b"status", parts, "")
+
+    def _history(self, request: Request, attachment: str) -> None:
+        if "input" not in self.runner.session.attachments[attachment].rights:
+            self._refuse(request, "read_only", "the history is for peers: what it holds was typed by others")
+            return
+        try:
+            wanted = HISTORY_REQUEST.decode(request.message.content)
+        except msgspec.DecodeError as error:
+            raise WireError(str(error)) from error
+        request.answer(self.kernel.history.answer(wanted, self.runner.session.incarnation))
+
+    def _leave(self, request: Request, attachment: str, how: str) -> None:
+        self.runner.note(
+            "detach_requested",
+            actor=request.endpoint.grant.actor.id,
+            grant=request.endpoint.grant.id,
+            attachment=attachment,
+            data={"how": how, "client_session": request.header.session},
+        )
+        if how == "exit":
+            request.answer(detach_content(self.kernel.execution_count))
+        else:
+            request.answer({"status": "ok", "restart": False})
+
+    def _control_verb(self, request: Request, attachment: str) -> None:
+        if request.header.msg_type == "interrupt_request":
+            if self.runner.submit(ev.Interrupt(attachment), request) is None:
+                request.answer({"status": "ok"})
+            return
+        content = decode_json(request.message.content)
+        if isinstance(content, dict) and content.get("restart"):
+            self._refuse(
+                request,
+                "forbidden",
+                "a kernel client does not restart a shared kernel",
+                (f"jupyter cmdop restart {self.runner.name}",),
+            )
+            return
+        self._leave(request, attachment, "shutdown_request")
+
+    def _input_reply(self, request: Request, attachment: str) -> None:
+        content = decode_json(request.message.content)
+        value = content.get("value") if isinstance(content, dict) else None
+        if not isinstance(value, str):
+            raise WireError("an input_reply needs a text as its value")
+        connection = (attachment, request.header.session)
+        operations = self.runner.session.operations
+        prompt = next(
+            (
+                p
+                for name, p in self.runner.session.prompts.items()
+                if (operations[name].attachment, operations[name].client_session) == connection
+            ),
+            None,
+        )
+        if prompt is not None and not prompt["password"]:
+            request.facts = {"value": value}
+        self.runner.submit(
+            ev.Answer(attachment, client_session=request.header.session, stock=True), request
+        )
+
+    # ------------------------------------------------------------------ duplicates
+
+    def repeat(self, operation: str, request: Request) -> None:
+        """Answer with the first result: now if there is one, else when there is."""
+        live = self.runner.operations.get(operation)
+        if live is not None and live.outcome is None:
+
+            def later(_: LiveOperation, __: fx.End) -> None:
+                self._repeat_result(operation, request)
+
+            live.ended.append(later)
+        else:
+            self.runner.recorder.send(self._repeat_result, operation, request)
+
+    def show_result(self, request: Request, messages: list[tuple[str, Message]], operation: str) -> None:
+        """Send the recorded messages of an operation again, as the answer to `request`.
+
+        Args:
+            messages: (channel, message) in their order, from the journal.
+            operation: whose they are.
+        """
+        origin, endpoint = request.origin, request.endpoint
+        if endpoint.grant.id not in self._endpoints:
+            return
+        same = any(m.parent and parent_id(m.parent) == request.header.msg_id for _, m in messages)
+        cursor = ""
+        replied = False
+        for channel, message in messages:
+            parts = [message.header, origin.header, message.metadata, message.content, *message.buffers]
+            if channel == "shell":
+                endpoint.reply("shell", origin.identities, parts)
+                replied = True
+            elif not same:  # a new message id has not seen the output; the same one has
+                endpoint.publish(b"repeated", parts, cursor)
+        if not replied:
+            live = self.runner.session.operations.get(operation)
+            outcome = live.outcome if live is not None and live.outcome is not None else "unknown"
+            content = error_content(outcome, f"operation {operation} ended as {outcome}")
+            content["execution_count"] = self.kernel.execution_count
+            request.answer(content)
+
+
+def parent_id(parent: bytes) -> str:
+    decoded = decode_json(parent)
+    name = decoded.get("msg_id") if isinstance(decoded, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def preview(source: str) -> str:
+    line = source.strip().splitlines()[0] if source.strip() else ""
+    return line if len(line) <= PREVIEW_CHARACTERS else line[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def expiry(seconds: float | None) -> str | None:
+    """ISO 8601 of a moment `seconds` from now: a label, never compared."""
+    if seconds is None:
+        return None
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def _before(cursor: str) -> str:
+    incarnation, _, seq = cursor.partition(":")
+    return f"{incarnation}:{max(0, int(seq) - 1)}" if seq else cursor
+
+
+class _Zap:
+    """Answers libzmq's ZAP questions (rfc.zeromq.org/spec/27): only the keypair in a grant's file may connect."""
+
+    ADDRESS = "inproc://zeromq.zap.01"
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], desk: KernelRequests) -> None:
+        self._context = context
+        self._desk = desk
+        self._socket: zmq.Socket[bytes] | None = None
+
+    def start(self) -> None:
+        if self._socket is not None:
+            return
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(self.ADDRESS)
+        self._desk.runner.loop.add_socket(self._socket, self._read)
+
+    def _read(self) -> None:
+        socket = self._socket
+        if socket is None:
+            return
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            split_at = frames.index(b"") + 1 if b"" in frames else 0
+            envelope, body = frames[:split_at], frames[split_at:]
+            if len(body) < 6:
+                continue
+            version, sequence, domain, _, _, mechanism, *credentials = body
+            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+            allowed = self._desk.allowed_key(domain.decode(errors="replace"), key)
+            status = (b"200", b"OK", domain) if allowed else (b"400", b"unknown key", b"")
+            socket.send_multipart([*envelope, version, sequence, *status, b""])
+
+    def stop(self) -> None:
+        if self._socket is not None:
+            self._desk.runner.loop.remove_socket(self._socket)
+            self._socket.close(0)
+            self._socket = None

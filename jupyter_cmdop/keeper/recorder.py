@@ -1,0 +1,222 @@
+"""Records a turn before its sends: many entries, one commit, then what they justify, in order.
+
+While the journal cannot be written nothing that acts is carried out: entries and sends wait, in order, and are tried
+again. What only shows (output of what already runs) goes out at once; its entries wait with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..journal.entry import Entry
+from ..journal.errors import JournalUnavailable
+from ..journal.store import Conflict, JournalStore
+
+log = logging.getLogger(__name__)
+
+SYNC_SECONDS = 0.05  # entries that are not durable at once are on disk within 100 ms
+RETRY_SECONDS = 0.1
+MAINTENANCE_SECONDS = 5.0
+BACKLOG_BYTES = 64 * 1024 * 1024  # output waiting for a journal that cannot be written; more is recorded as a gap
+
+
+class LostTheJournal(Exception):
+    """Another writer has appended: this keeper must stop acting for the session."""
+
+
+class Recorder:
+    """The entries and sends of the turn in hand, and those that wait for the journal.
+
+    Attributes:
+        unavailable: why the journal cannot be written now, or None.
+    """
+
+    def __init__(self, store: JournalStore) -> None:
+        self.store = store
+        self.unavailable: str | None = None
+        self._entries: list[Entry] = []
+        self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._durable = False
+        self._held_entries: list[Entry] = []
+        self._held_sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._held_durable = False
+        self._held_bytes = 0
+        self._lost = 0
+        self._retry_at: float | None = None
+        self._sync_at: float | None = None
+        self._maintain_at = time.monotonic() + MAINTENANCE_SECONDS
+        self._base = store.head.seq
+        self._helper = _Helper(store)
+
+    @property
+    def committed_seq(self) -> int:
+        """The last entry that is in the journal."""
+        return self._base
+
+    @property
+    def last_seq(self) -> int:
+        """The last entry that is in the journal or will be."""
+        return self._base + len(self._held_entries) + len(self._entries)
+
+    def note(self, entry: Entry, *, durable: bool = False) -> int:
+        """Add an entry to the turn.
+
+        Returns:
+            Its sequence number.
+        """
+        self._entries.append(entry)
+        self._durable = self._durable or durable
+        return self.last_seq
+
+    def send(self, act: Callable[..., object], *args: Any) -> None:
+        """Carry `act` out once everything noted so far is recorded."""
+        self._sends.append((False, act, args))
+
+    def show(self, act: Callable[..., object], *args: Any) -> None:
+        """The same for what only shows: it is not kept back by a journal that cannot be written."""
+        self._sends.append((True, act, args))
+
+    def next_timer(self) -> float | None:
+        due = [when for when in (self._retry_at, self._sync_at) if when is not None]
+        return min(due, default=None)
+
+    def commit(self, generation: int) -> bool:
+        """End the turn.
+
+        Args:
+            generation: under which this keeper acts.
+
+        Returns:
+            Whether anything was recorded or sent.
+
+        Raises:
+            LostTheJournal: another writer has the journal; nothing was sent.
+        """
+        now = time.monotonic()
+        if self._sync_at is not None and now >= self._sync_at:
+            self._sync_at = None
+            self._helper.wake(now >= self._maintain_at)
+            if now >= self._maintain_at:
+                self._maintain_at = now + MAINTENANCE_SECONDS
+        if self.unavailable is not None:
+            return self._commit_while_unavailable(generation, now)
+        if not self._entries and not self._sends:
+            return False
+        if self._entries:
+            try:
+                self._append(self._entries, generation, durable=self._durable)
+            except JournalUnavailable as error:
+                self._fail(str(error), now)
+                return self._commit_while_unavailable(generation, now)
+        sends, self._sends, self._durable = self._sends, [], False
+        self._entries = []
+        self._carry_out(sends)
+        return True
+
+    def _append(self, entries: list[Entry], generation: int, *, durable: bool) -> None:
+        head = self.store.append(self._base, generation, entries)
+        if isinstance(head, Conflict):
+            raise LostTheJournal(f"the journal has moved on to entry {head.head.seq}, behind this keeper's back")
+        self._base = head.seq
+        if durable:
+            self.store.sync()
+        elif self._sync_at is None:
+            self._sync_at = time.monotonic() + SYNC_SECONDS
+
+    def _carry_out(self, sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]]) -> None:
+        for _, act, args in sends:
+            act(*args)
+
+    def _fail(self, reason: str, now: float) -> None:
+        log.error("the journal cannot be written: %s", reason)
+        self.unavailable = reason
+        self._retry_at = now + RETRY_SECONDS
+
+    def _commit_while_unavailable(self, generation: int, now: float) -> bool:
+        """Hold back the turn, show its output, and try again when it is time."""
+        if self._base < self.store.head.seq:  # the append went through and its sync failed
+            self._base = self.store.head.seq
+            self._entries = []
+        for entry in self._entries:
+            if entry.form == "v1" and self._held_bytes > BACKLOG_BYTES:
+                self._lost += 1
+            else:
+                self._held_entries.append(entry)
+                self._held_bytes += len(entry.body)
+        self._held_durable = self._held_durable or self._durable
+        shown = [send for send in self._sends if send[0]]
+        self._held_sends.extend(send for send in self._sends if not send[0])
+        self._entries, self._sends, self._durable = [], [], False
+        self._carry_out(shown)
+        if self._retry_at is None or now < self._retry_at:
+            return bool(shown)
+        self._retry_at = now + RETRY_SECONDS
+        entries = self._held_entries
+        if self._lost and entries:
+            last = entries[-1]
+            entries = [
+                *entries,
+                Entry(
+                    type="gap",
+                    actor="keeper",
+                    generation=last.generation,
+                    incarnation=last.incarnation,
+                    body=b'{"lost":%d,"reason":"the journal could not be written"}' % self._lost,
+                    time_ns=time.time_ns(),
+                    mono_ns=time.monotonic_ns(),
+                ),
+            ]
+        try:
+            self._append(entries, generation, durable=True)
+        except JournalUnavailable as error:
+            self.unavailable = str(error)
+            return bool(shown)
+        log.warning("the journal can be written again; %d entries were waiting", len(entries))
+        self.unavailable, self._retry_at, self._lost, self._held_bytes = None, None, 0, 0
+        sends, self._held_sends, self._held_entries = self._held_sends, [], []
+        self._carry_out(sends)
+        return True
+
+    def close(self) -> None:
+        self._helper.stop()
+        self.store.close()
+
+
+class _Helper:
+    """The thread that syncs and checkpoints, so that the loop does not wait for the disk."""
+
+    def __init__(self, store: JournalStore) -> None:
+        self._store = store
+        self._event = threading.Event()
+        self._stopped = False
+        self._maintain = False
+        self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._thread.start()
+
+    def wake(self, maintain: bool) -> None:
+        self._maintain = self._maintain or maintain
+        self._event.set()
+
+    def _run(self) -> None:
+        while True:
+            self._event.wait()
+            self._event.clear()
+            if self._stopped:
+                return
+            try:
+                self._store.sync()
+                if self._maintain:
+                    self._maintain = False
+                    self._store.maintenance()
+            except JournalUnavailable as error:
+                # The next append meets the same fault and holds the turn back; here it is only told.
+                log.error("the journal could not be synced: %s", error)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._event.set()
+        self._thread.join(timeout=10)

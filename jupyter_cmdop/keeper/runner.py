@@ -1,0 +1,366 @@
+"""The one mutator: events go to the core, what comes out is recorded and then done, in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.actor import KEEPER, Actor
+from ..core.grants import Attachment
+from ..core.operations import Outcome
+from ..core.refusal import Refusal
+from ..core.session import Session
+from ..journal.entry import Entry
+from ..journal.errors import JournalError
+from ..wire.kernel import Message, encode_json
+from .config import KeeperConfig
+from .loop import Loop
+from .recorder import Recorder
+from .stamps import Origin, Stamper
+
+log = logging.getLogger(__name__)
+
+KEPT_ORIGINS = 8192  # requests whose late output can still be attributed
+KEPT_ENDED = 1024  # operations whose facts are kept in memory after they ended; all are in the journal
+
+
+class Hand(Protocol):
+    """What is known of the event in hand beyond what decides: its content, and how to answer it.
+
+    Attributes:
+        facts: what the keeper adds to the entry of an admitted or forwarded input.
+    """
+
+    facts: dict[str, Any]
+
+    def rejected(self, refusal: Refusal) -> None: ...
+    def admitted(self, operation: LiveOperation) -> None: ...
+    def duplicate(self, operation: str) -> None: ...
+    def forward(self, generation: int) -> None: ...
+    def send_answer(self, operation: LiveOperation, prompt: str) -> None: ...
+
+
+@dataclass(slots=True)
+class NoHand:
+    """For events that carry nothing; remembers what came of them."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    effects: list[fx.Effect] = field(default_factory=list)
+
+    def rejected(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+    def admitted(self, operation: LiveOperation) -> None:
+        raise AssertionError("only a submitted input can be admitted")
+
+    def duplicate(self, operation: str) -> None:
+        raise AssertionError("only a submitted input can be a duplicate")
+
+    def forward(self, generation: int) -> None:
+        raise AssertionError("only a submitted input can be forwarded")
+
+    def send_answer(self, operation: LiveOperation, prompt: str) -> None:
+        raise AssertionError("only an answer can be sent as one")
+
+
+@dataclass(slots=True)
+class LiveOperation:
+    """What the keeper holds of an operation beyond the core's state of it.
+
+    Attributes:
+        message: the input as it came, until it was delivered.
+        facts: execution count, error, as the kernel reported them.
+        ended: told (outcome, reason) once it has one.
+        shown_prompt: id of the prompt that its author's client has been shown.
+    """
+
+    id: str
+    origin: Origin
+    preview: str
+    message: Message | None
+    first_seq: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    records_history: bool = False
+    outcome: Outcome | None = None
+    ended: list[Callable[[LiveOperation, fx.End], None]] = field(default_factory=list)
+    prompts: dict[str, Message] = field(default_factory=dict)
+    shown_prompt: str | None = None
+
+
+class Backend(Protocol):
+    """What the runner asks of what executes."""
+
+    def deliver(self, operation: LiveOperation, lane: str, generation: int) -> None: ...
+    def interrupt(self, operation: str) -> None: ...
+    def set_fence(self, generation: int) -> None: ...
+    def show_prompt(self, operation: LiveOperation, prompt: str, *, to_author: bool) -> None: ...
+    def end_without_running(self, operation: LiveOperation, end: fx.End) -> None: ...
+    def restart(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Endpoints(Protocol):
+    """What the runner asks of the ways in."""
+
+    def open_grant(self, grant: str) -> None: ...
+    def close_grant(self, grant: str, reason: str) -> None: ...
+    def tell(self, effect: fx.Tell) -> None: ...
+    def announce(self, effect: fx.Announce) -> None: ...
+    def renamed(self, name: str) -> None: ...
+
+
+class Runner:
+    """Holds the session's state and its journal; everything that happens passes `submit`."""
+
+    def __init__(self, config: KeeperConfig, loop: Loop, recorder: Recorder) -> None:
+        self.config = config
+        self.name = config.name
+        self.loop = loop
+        self.recorder = recorder
+        self.owner = Actor(config.owner.id, "human", config.owner.name)
+        self.session = Session(owner=self.owner, policy=config.policy)
+        self.stamper = Stamper(config.id)
+        self.operations: OrderedDict[str, LiveOperation] = OrderedDict()
+        self.origins: OrderedDict[str, Origin] = OrderedDict()
+        self.backend: Backend | None = None
+        self.endpoints: Endpoints | None = None
+        self.touched_at = time.monotonic()
+        self.started_at = time.time()
+        self._started_mono = time.monotonic()
+        loop.add_timer(self._next_timer)
+        loop.add_timer(recorder.next_timer)
+        self.keeper = Attachment("keeper", KEEPER, "owner", "link", persistent=False, client="keeper")
+        self.submit(ev.Attach(self.keeper))
+
+    # ------------------------------------------------------------------ in
+
+    def submit(self, event: ev.Event, hand: Hand | None = None) -> Refusal | None:
+        """Take one event.
+
+        Returns:
+            The refusal, when it was refused; `hand` has been told already.
+        """
+        holder = NoHand() if hand is None else hand
+        if not isinstance(event, ev.Alive):
+            self.touched_at = time.monotonic()
+        refusal = self._refusal_of_journal(event)
+        if refusal is not None:
+            holder.rejected(refusal)
+            return refusal
+        effects = self.session.handle(event, time.monotonic())
+        if isinstance(holder, NoHand):
+            holder.effects = effects
+        return self._perform(effects, holder)
+
+    def _refusal_of_journal(self, event: ev.Event) -> Refusal | None:
+        """While nothing can be recorded nothing new is let in; reading, leaving and the backend's word are."""
+        if self.recorder.unavailable is None or not isinstance(
+            event, ev.Submit | ev.Take | ev.HandBack | ev.SetPolicy | ev.Invite | ev.Answer
+        ):
+            return None
+        return Refusal(
+            "journal_unavailable",
+            f"nothing is let in while the journal cannot be written: {self.recorder.unavailable}",
+            retry_after=1.0,
+            next=("free some space", "read"),
+        )
+
+    def prior(self, actor: str, request_id: str | None) -> ev.Prior | None:
+        """What the journal knows of a request id."""
+        if request_id is None:
+            return None
+        try:
+            found = self.recorder.store.find_request(actor, request_id)
+        except JournalError as error:
+            log.error("request ids cannot be looked up: %s", error)
+            return None
+        return None if found is None or found[0] is None else ev.Prior(found[0], found[1])
+
+    def _next_timer(self) -> float | None:
+        return self.session.next_timer()
+
+    def run_timers(self) -> None:
+        due = self.session.next_timer()
+        if due is not None and due <= time.monotonic():
+            self._perform(self.session.handle_timer(time.monotonic()), NoHand())
+
+    def commit(self) -> None:
+        """End the turn: record, then send; what the sends bring about is a turn of its own."""
+        while self.recorder.commit(self.session.floor.generation):
+            self.loop.touch_all()
+
+    # ------------------------------------------------------------------ out
+
+    def note(
+        self,
+        entry_type: str,
+        *,
+        actor: str | None = None,
+        operation: str | None = None,
+        data: dict[str, Any] | None = None,
+        durable: bool = False,
+        **fields: Any,
+    ) -> int:
+        """Add an entry of the keeper's own; see `Entry` for `fields`."""
+        return self.recorder.note(
+            Entry(
+                type=entry_type,
+                actor=actor,
+                operation=operation,
+                generation=self.session.floor.generation,
+                incarnation=self.session.incarnation,
+                body=encode_json(data or {}),
+                time_ns=time.time_ns(),
+                mono_ns=time.monotonic_ns(),
+                **fields,
+            ),
+            durable=durable,
+        )
+
+    def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
+        """Add an entry whose body is a kernel message (a websocket v1 frame)."""
+        return self.recorder.note(
+            Entry(
+                type=entry_type,
+                actor=origin.actor.id,
+                operation=origin.operation,
+                generation=self.session.floor.generation,
+                incarnation=self.session.incarnation,
+                basis=basis,
+                body=body,
+                form="v1",
+                time_ns=time.time_ns(),
+                mono_ns=time.monotonic_ns(),
+            )
+        )
+
+    def _record(self, record: fx.Record, hand: Hand) -> None:
+        data = dict(record.data)
+        if record.type in ("admitted", "input", "input_answered"):
+            data.update(hand.facts)
+        live = self.operations.get(record.operation or "")
+        if live is not None and record.type == "ended":
+            data.update(live.facts)
+        if live is not None and record.type == "adopted" and record.actor is not None:
+            live.origin.adopted_by = record.actor.id
+            self.stamper.forget(live.origin)
+        self.note(
+            record.type,
+            actor=record.actor.id if record.actor else None,
+            on_behalf_of=record.actor.on_behalf_of if record.actor else None,
+            operation=record.operation,
+            attachment=record.attachment,
+            grant=record.grant,
+            request_id=record.request_id,
+            basis=record.basis,
+            via=record.via,
+            data=data,
+            durable=record.durable,
+        )
+
+    def _perform(self, effects: list[fx.Effect], hand: Hand) -> Refusal | None:
+        backend, endpoints, refusal = self.backend, self.endpoints, None
+        send = self.recorder.send
+        for effect in effects:
+            match effect:
+                case fx.Record():
+                    self._record(effect, hand)
+                case fx.Reject():
+                    refusal = effect.refusal
+                    hand.rejected(refusal)
+                case fx.Admitted():
+                    self._admitted(effect.operation, hand)
+                case fx.Duplicate():
+                    hand.duplicate(effect.operation)
+                case fx.Forward():
+                    hand.forward(effect.generation)
+                case fx.Deliver() if backend is not None:
+                    live = self.operations[effect.operation]
+                    send(backend.deliver, live, effect.lane, effect.generation)
+                case fx.Fence() if backend is not None:
+                    send(backend.set_fence, effect.generation)
+                case fx.InterruptBackend() if backend is not None:
+                    send(backend.interrupt, effect.operation)
+                case fx.ShowPrompt() if backend is not None:
+                    live = self.operations[effect.operation]
+                    self._show_prompt(backend, live, effect)
+                case fx.SendAnswer():
+                    hand.send_answer(self.operations[effect.operation], effect.prompt)
+                case fx.End():
+                    send(self._ended, effect)
+                case fx.RestartBackend() if backend is not None:
+                    send(backend.restart)
+                case fx.StopBackend() if backend is not None:
+                    send(backend.stop)
+                case fx.OpenGrant() if endpoints is not None:
+                    endpoints.open_grant(effect.grant)
+                case fx.CloseGrant() if endpoints is not None:
+                    send(endpoints.close_grant, effect.grant, effect.reason)
+                case fx.Tell() if endpoints is not None:
+                    send(endpoints.tell, effect)
+                case fx.Announce() if endpoints is not None:
+                    send(endpoints.announce, effect)
+                case fx.Renamed() if endpoints is not None:
+                    send(endpoints.renamed, effect.name)
+                case _:
+                    log.debug("nobody takes %s yet", effect)
+        return refusal
+
+    def _show_prompt(self, backend: Backend, live: LiveOperation, effect: fx.ShowPrompt) -> None:
+        def show() -> None:
+            backend.show_prompt(live, effect.prompt, to_author=effect.to_author)
+
+        self.recorder.send(show)
+
+    def _admitted(self, operation: str, hand: Hand) -> None:
+        core = self.session.operations[operation]
+        live = LiveOperation(
+            operation,
+            Origin(core.actor, core.message_type, operation=operation, via=core.via),
+            preview="",
+            message=None,
+            first_seq=self.recorder.last_seq,
+        )
+        self.operations[operation] = live
+        hand.admitted(live)
+        self._forget_ended()
+
+    def _ended(self, end: fx.End) -> None:
+        live = self.operations.get(end.operation)
+        if live is None:
+            return
+        live.outcome = end.outcome
+        live.message = None
+        if self.backend is not None and (not end.delivered or end.outcome == "unknown" or "status" not in live.facts):
+            self.backend.end_without_running(live, end)
+        waiting, live.ended = live.ended, []
+        for call in waiting:
+            call(live, end)
+
+    def _forget_ended(self) -> None:
+        while len(self.operations) > KEPT_ENDED:
+            oldest = next(iter(self.operations))
+            if self.operations[oldest].outcome is None:
+                self.operations.move_to_end(oldest)
+                if all(live.outcome is None for live in self.operations.values()):
+                    return
+                continue
+            del self.operations[oldest]
+
+    def remember_origin(self, msg_id: str, origin: Origin) -> None:
+        """From now on messages whose parent is `msg_id` are known to come from `origin`."""
+        self.origins[msg_id] = origin
+        if len(self.origins) <= KEPT_ORIGINS:
+            return
+        oldest, known = self.origins.popitem(last=False)
+        live = None if known.operation is None else self.operations.get(known.operation)
+        if live is not None and live.outcome is None:
+            self.origins[oldest] = known
