@@ -324,5 +324,3 @@ def _oom_killed() -> bool:
     except OSError:
         return False
     return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in events.splitlines())
-
-

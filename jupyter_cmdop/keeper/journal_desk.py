@@ -121,7 +121,9 @@ def page(reader: JournalReader, wanted: Wanted, after: int, until: int | None = 
     head = reader.head().seq if until is None else min(until, reader.head().seq)
     last = after
     count = 0
-    for entry in reader.entries(after, types=types, actor=wanted.actor, operation=wanted.operation, until=head):
+    for entry in reader.entries(
+        after, types=types, actor=wanted.actor, operation=wanted.operation, until=head
+    ):
         last = entry.seq
         count += 1
         item = _item(entry, wanted.view)
@@ -140,13 +142,19 @@ def _item(entry: StoredEntry, view: str) -> Item | None:
         return {"input_request": {**(log_line(entry).get("data") or {}), "operation": entry.operation}}
     if entry.type == "backend_output":
         data = log_line(entry).get("data") or {}
-        return _shown(entry, {"output_type": "stream", "name": data.get("stream"), "text": data.get("text", "")})
+        return _shown(
+            entry, {"output_type": "stream", "name": data.get("stream"), "text": data.get("text", "")}
+        )
     if entry.body is None:
         return None
     try:
         output = output_of(entry.body)
     except WireError as error:
-        output = {"output_type": "stream", "name": "stderr", "text": f"[an output that cannot be read: {error}]\n"}
+        output = {
+            "output_type": "stream",
+            "name": "stderr",
+            "text": f"[an output that cannot be read: {error}]\n",
+        }
     if output is None:
         return None
     if view == "stream":
@@ -217,9 +225,15 @@ def result_of(reader: JournalReader, operation: str, *, max_bytes: int | None, f
         "text": text_of(shown),
         "truncated": None if cut_at is None else {"bytes": dropped, "read_after": f"0:{cut_at}"},
         "others": _others(reader, admitted, last),
+        "receipt": _receipt(reader),
         "refusal": None,
     }
     return result
+
+
+def _receipt(reader: JournalReader) -> str:
+    head = reader.head()
+    return f"{head.seq}:{head.hash}"
 
 
 def _traceback(reply: StoredEntry | None) -> list[str]:

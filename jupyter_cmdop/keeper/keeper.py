@@ -165,7 +165,9 @@ class Keeper:
             self.runner.touched_at = now
         else:
             self.runner.note(
-                "idle", actor="keeper", data={"reason": f"nobody touched it for {self.idle_seconds / 3600:g} h"}
+                "idle",
+                actor="keeper",
+                data={"reason": f"nobody touched it for {self.idle_seconds / 3600:g} h"},
             )
             self._terminate()
 
@@ -266,9 +268,7 @@ class Keeper:
             "group": config.group,
             "execution_state": self._execution_state(),
             "presence": [self._presence(a) for a in session.attachments.values() if a.persistent],
-            "queue": [
-                self._operation(name) for lane in session.lanes.values() for name in lane.queue
-            ],
+            "queue": [self._operation(name) for lane in session.lanes.values() for name in lane.queue],
             "running": [self._operation(op.id) for op in running],
             "pending_input": None
             if prompt is None
@@ -407,5 +407,3 @@ class Keeper:
         self.loop.close()
         Path(self.config.pointer).unlink(missing_ok=True)
         shutil.rmtree(self.config.sockets, ignore_errors=True)
-
-

@@ -22,11 +22,15 @@ from .loop import Loop
 
 REQUEST_CHANNELS = ("shell", "control", "stdin")
 CHANNELS = (*REQUEST_CHANNELS, "iopub", "hb")
-OUTBOX_BYTES = 64 * 1024 * 1024  # of iopub messages that wait for a reader; then a marker says how to get the rest
+OUTBOX_BYTES = (
+    64 * 1024 * 1024
+)  # of iopub messages that wait for a reader; then a marker says how to get the rest
 IOPUB_QUEUE = 1000  # messages libzmq holds a subscriber before we hold them
 REPLAY_WINDOW = 65_536  # signatures remembered
 TURN_MESSAGES = 64  # read from one socket in one turn
-HEARTBEAT_MILLISECONDS = 10_000  # ZMTP pings on the heartbeat connection: libzmq peers answer them by themselves
+HEARTBEAT_MILLISECONDS = (
+    10_000  # ZMTP pings on the heartbeat connection: libzmq peers answer them by themselves
+)
 HEARTBEAT_TIMEOUT_MILLISECONDS = 30_000
 PRESENCE_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_MONITOR_STOPPED

@@ -21,7 +21,14 @@ import zmq.utils.z85
 from ..core import events as ev
 from ..core.grants import Attachment, Grant
 from ..core.operations import MAIN_LANE
-from ..core.policy import CONTROL_CLASSES, SHELL_CLASSES, UNKNOWN_CLASS, InputClass, debug_class, execute_class
+from ..core.policy import (
+    CONTROL_CLASSES,
+    SHELL_CLASSES,
+    UNKNOWN_CLASS,
+    InputClass,
+    debug_class,
+    execute_class,
+)
 from ..core.refusal import Refusal
 from ..core.session import attachment_of_grant
 from ..wire.errors import WireError
@@ -116,7 +123,10 @@ class Request:
                 self.endpoint, self.origin, self.reply_type, content, stamp, show_error=show_error
             )
 
-        runner.recorder.send(say)
+        if self.execute is not None:
+            runner.recorder.send(desk.kernel.in_order, self.origin, say)
+        else:
+            runner.recorder.send(say)
 
     def admitted(self, operation: LiveOperation) -> None:
         self.origin.operation = operation.id
@@ -322,6 +332,8 @@ class KernelRequests:
             endpoint=endpoint,
             identities=message.identities,
             channel=channel,
+            client_session=header.session,
+            lane=header.subshell_id or MAIN_LANE,
         )
         request = Request(self, endpoint, channel, message, header, origin)
         try:
@@ -370,7 +382,9 @@ class KernelRequests:
         else:
             self._control(request, attachment)
 
-    def _submit(self, request: Request, attachment: str, input_class: InputClass, **fields: Any) -> Refusal | None:
+    def _submit(
+        self, request: Request, attachment: str, input_class: InputClass, **fields: Any
+    ) -> Refusal | None:
         return self.runner.submit(
             ev.Submit(
                 attachment=attachment,
@@ -536,9 +550,7 @@ class KernelRequests:
         )
         if prompt is not None and not prompt["password"]:
             request.facts = {"value": value}
-        self.runner.submit(
-            ev.Answer(attachment, client_session=request.header.session, stock=True), request
-        )
+        self.runner.submit(ev.Answer(attachment, client_session=request.header.session, stock=True), request)
 
     # ------------------------------------------------------------------ duplicates
 

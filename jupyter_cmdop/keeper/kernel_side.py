@@ -169,7 +169,9 @@ class KernelSide:
         self._phase = "launching"
         self._deadline = time.monotonic() + STARTUP_SECONDS
         self._runner.note(
-            "backend_started", actor="keeper", data={"spec": self.process.spec_name, "incarnation": self._incarnation}
+            "backend_started",
+            actor="keeper",
+            data={"spec": self.process.spec_name, "incarnation": self._incarnation},
         )
         post = self._runner.loop.post
         self.process.launch(self._incarnation, lambda result: post(lambda: self._launched(result)))
@@ -318,7 +320,9 @@ class KernelSide:
                 except WireError as error:
                     log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
                     self._runner.note(
-                        "gap", actor="keeper", data={"channel": channel, "reason": f"unreadable message: {error}"}
+                        "gap",
+                        actor="keeper",
+                        data={"channel": channel, "reason": f"unreadable message: {error}"},
                     )
 
         return read
@@ -389,7 +393,9 @@ class KernelSide:
             live.facts.setdefault("execution_count", count)
         if live.records_history and count is not None:
             self.history.add(self._incarnation, count, live.source)
-        self._runner.note("started", actor=live.origin.actor.id, operation=operation, data={"execution_count": count})
+        self._runner.note(
+            "started", actor=live.origin.actor.id, operation=operation, data={"execution_count": count}
+        )
 
     def _publish(self, origin: Origin, message_type: str, message: Message) -> None:
         """Stamp, record, show."""
@@ -474,6 +480,9 @@ class KernelSide:
         stamp = runner.stamper.stamp(
             origin, "by", generation=operation.generation, seq=runner.recorder.last_seq + 1
         )
+        # Who keeps this can later prove that the journal was not cut behind it.
+        head = runner.recorder.store.head
+        stamp = stamp[:-1] + b',"receipt":"%d:%s"}' % (head.seq, head.hash.encode())
         metadata = stamp_metadata(message.metadata, stamp)
         body = encode_v1("shell", message.header, message.parent, metadata, message.content, message.buffers)
         runner.note_message("reply", origin, body)
@@ -559,7 +568,13 @@ class KernelSide:
             operation=operation.id,
             generation=generation,
         )
-        parts = [header, message.parent, message.metadata, without_stop_on_error(message.content), *message.buffers]
+        parts = [
+            header,
+            message.parent,
+            message.metadata,
+            without_stop_on_error(message.content),
+            *message.buffers,
+        ]
         frames = join(self.channels.launched.key, parts)
         if self.channels.send("shell", frames, generation=generation):
             operation.message = None
@@ -573,7 +588,11 @@ class KernelSide:
         if self.channels is None:
             return
         header = stamp_header(
-            message.header, username=origin.actor.id, actor=origin.actor.id, operation=None, generation=generation
+            message.header,
+            username=origin.actor.id,
+            actor=origin.actor.id,
+            operation=None,
+            generation=generation,
         )
         parts = [header, message.parent, message.metadata, message.content, *message.buffers]
         fenced = None if origin.reading else generation
@@ -585,7 +604,9 @@ class KernelSide:
             return
         operation.shown_prompt = None
         header = make_header("input_reply", session=self._own, username="keeper")
-        self.channels.send("stdin", join(self.channels.launched.key, [header, request.header, b"{}", content]))
+        self.channels.send(
+            "stdin", join(self.channels.launched.key, [header, request.header, b"{}", content])
+        )
 
     def show_prompt(self, operation: LiveOperation, prompt: str, *, to_author: bool) -> None:
         request, endpoint = operation.prompts.get(prompt), operation.origin.endpoint
@@ -640,9 +661,33 @@ class KernelSide:
         stamp = self._runner.stamper.stamp(
             operation.origin, "by", generation=generation, seq=self._runner.recorder.committed_seq
         )
-        self.answer_in_place(
-            endpoint, operation.origin, "execute_reply", content, stamp, show_error=status == "error"
-        )
+
+        def say() -> None:
+            self.answer_in_place(
+                endpoint, operation.origin, "execute_reply", content, stamp, show_error=status == "error"
+            )
+
+        self.in_order(operation.origin, say)
+
+    def in_order(self, origin: Origin, say: Callable[[], None]) -> None:
+        """Call `say` when the client has been answered what it sent earlier to the same lane.
+
+        A kernel answers in the order in which it was asked, and clients rely on it: jupyter_client throws away a
+        reply that comes before the one it waits for, and would then wait for ever.
+        """
+        operations = self._runner.session.operations
+        earlier = None
+        for live in self._runner.operations.values():
+            if live.origin is origin:
+                break  # what was admitted later waits for this one, not the other way round
+            if live.origin.endpoint is origin.endpoint and live.outcome is None:
+                core = operations[live.id]
+                if (core.client_session, core.lane) == (origin.client_session, origin.lane):
+                    earlier = live
+        if earlier is None:
+            say()
+        else:
+            earlier.ended.append(lambda _, __: say())
 
     def answer_in_place(
         self,

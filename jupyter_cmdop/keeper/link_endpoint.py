@@ -302,9 +302,7 @@ class LinkServer:
         connection.send({"refusal": refusal.to_dict()})
         connection.close_after_sending()
 
-    def _identify(
-        self, peer: Peer, hello: Hello
-    ) -> tuple[Actor, Role, str | None, str | None] | Refusal:
+    def _identify(self, peer: Peer, hello: Hello) -> tuple[Actor, Role, str | None, str | None] | Refusal:
         """The actor behind a connection: (actor, role, grant, via)."""
         if hello.token is not None:
             endpoint = self._desk.by_token(hello.token)
@@ -356,7 +354,12 @@ class LinkServer:
             running = next((lane.running for lane in lanes if lane.running is not None), None)
             if running is not None:
                 return self.runner.session.operations[running].actor, "peer", None, running
-            return Actor(f"session:{self.runner.name}", "service", self.runner.name), "peer", None, "background"
+            return (
+                Actor(f"session:{self.runner.name}", "service", self.runner.name),
+                "peer",
+                None,
+                "background",
+            )
         name = _session_of(peer.keeper, Path(self.runner.config.pointer).parent)
         return Actor(f"session:{name}", "service", name), "peer", None, f"session {name}"
 

@@ -188,7 +188,7 @@ class RunHand:
     is_duplicate: bool = False
 
     def rejected(self, refusal: Refusal) -> None:
-        result = {
+        result: Item = {
             "status": "refused",
             "operation": None,
             "request_id": self.args.request_id,
@@ -359,7 +359,9 @@ class LinkVerbs:
         server.cancel = self._cancel
         runner.loop.add_timer(self._next_timer)
 
-    def _dispatch(self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], _: bytes) -> None:
+    def _dispatch(
+        self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], _: bytes
+    ) -> None:
         call = Call(connection, number)
         known = self._verbs.get(verb)
         if known is None:
@@ -455,9 +457,9 @@ class LinkVerbs:
             },
         )
 
-    def wall(self, moment: float) -> str:
+    def wall(self, moment: float | None) -> str | None:
         """ISO 8601 of a session-clock second."""
-        return expiry(moment - time.monotonic()) or ""
+        return None if moment is None else expiry(moment - time.monotonic())
 
     # ------------------------------------------------------------------ grants
 
@@ -477,9 +479,7 @@ class LinkVerbs:
             raise BadArguments(f"expires_seconds must be more than 0 and at most {MAX_EXPIRES_SECONDS:.0f}")
         on_behalf_of = None if name == call.actor.id else call.actor.id
         actor = (
-            runner.owner
-            if name == runner.owner.id
-            else Actor(name, kind, args.name or name, on_behalf_of)  # type: ignore[arg-type]  # checked above
+            runner.owner if name == runner.owner.id else Actor(name, kind, args.name or name, on_behalf_of)
         )
         role: Role = args.role
         grant = Grant(
@@ -682,9 +682,7 @@ class LinkVerbs:
             waiter.call.result(result)
 
         limit = DEFAULT_RESULT_BYTES if waiter.max_bytes is None else waiter.max_bytes
-        self._journal.ask(
-            lambda reader: result_of(reader, operation, max_bytes=limit, first_seq=first), told
-        )
+        self._journal.ask(lambda reader: result_of(reader, operation, max_bytes=limit, first_seq=first), told)
 
     def _drop(self, waiter: Waiter) -> None:
         if waiter in self._waiters:
@@ -695,7 +693,10 @@ class LinkVerbs:
     def _check_idle(self) -> None:
         """Answer those who wait for a session in which nothing runs or waits."""
         session = self.runner.session
-        if any(lane.running or lane.queue for lane in session.lanes.values()) or session.backend == "starting":
+        if (
+            any(lane.running or lane.queue for lane in session.lanes.values())
+            or session.backend == "starting"
+        ):
             return
         for waiter in [w for w in self._waiters if w.operation is None]:
             self._drop(waiter)
@@ -818,10 +819,16 @@ class LinkVerbs:
                 self._operation_ended(waiter)
 
     def _cancel(self, connection: LinkConnection, number: int) -> None:
-        for waiter in [w for w in self._waiters if w.call.connection is connection and w.call.number == number]:
+        for waiter in [
+            w for w in self._waiters if w.call.connection is connection and w.call.number == number
+        ]:
             self._drop(waiter)
-            waiter.call.result({**self._idle_result("cancelled"), "cancelled": True, "operation": waiter.operation})
-        for follow in [f for f in self._follows if f.call.connection is connection and f.call.number == number]:
+            waiter.call.result(
+                {**self._idle_result("cancelled"), "cancelled": True, "operation": waiter.operation}
+            )
+        for follow in [
+            f for f in self._follows if f.call.connection is connection and f.call.number == number
+        ]:
             self._stop(follow)
             incarnation = self.runner.session.incarnation
             follow.call.result({"cancelled": True, "cursor": f"{incarnation}:{follow.after}", "more": False})

@@ -29,9 +29,9 @@ class Loop:
         self._zmq: dict[int, tuple[zmq.Socket[bytes], Handler]] = {}
         self._touched: dict[int, None] = {}
         self._posted: collections.deque[Callable[[], None]] = collections.deque()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(
-            os, "pipe2"
-        ) else _pipe()
+        self._wake_read, self._wake_write = (
+            os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        )
         self._woken = threading.Lock()
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._clear_wake)
         self._timers: list[Callable[[], float | None]] = []
@@ -142,5 +142,3 @@ def _pipe() -> tuple[int, int]:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     return reading, writing
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,7 @@ class Peer:
 
 def peer_of(connection: socket.socket) -> Peer:
     """Look up the other end of a connected Unix socket."""
-    if sys.platform == "linux":
+    if hasattr(socket, "SO_PEERCRED"):
         pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return Peer(uid, pid, keeper_above(pid))
     # LOCAL_PEERCRED (sys/un.h): version u32, uid u32, then groups; LOCAL_PEERPID gives the pid.

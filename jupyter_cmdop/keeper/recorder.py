@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS = 0.05  # entries that are not durable at once are on disk within 100 ms
 RETRY_SECONDS = 0.1
 MAINTENANCE_SECONDS = 5.0
-BACKLOG_BYTES = 64 * 1024 * 1024  # output waiting for a journal that cannot be written; more is recorded as a gap
+BACKLOG_BYTES = (
+    64 * 1024 * 1024
+)  # output waiting for a journal that cannot be written; more is recorded as a gap
 
 
 class LostTheJournal(Exception):
@@ -120,7 +122,9 @@ class Recorder:
     def _append(self, entries: list[Entry], generation: int, *, durable: bool) -> None:
         head = self.store.append(self._base, generation, entries)
         if isinstance(head, Conflict):
-            raise LostTheJournal(f"the journal has moved on to entry {head.head.seq}, behind this keeper's back")
+            raise LostTheJournal(
+                f"the journal has moved on to entry {head.head.seq}, behind this keeper's back"
+            )
         self._base = head.seq
         if durable:
             self.store.sync()

@@ -248,7 +248,7 @@ class Runner:
             data.update(hand.facts)
         live = self.operations.get(record.operation or "")
         if live is not None and record.type == "ended":
-            data.update(live.facts)
+            data.update({key: value for key, value in live.facts.items() if key != "status"})
         if live is not None and record.type == "adopted" and record.actor is not None:
             live.origin.adopted_by = record.actor.id
             self.stamper.forget(live.origin)
@@ -339,7 +339,9 @@ class Runner:
             return
         live.outcome = end.outcome
         live.message = None
-        if self.backend is not None and (not end.delivered or end.outcome == "unknown" or "status" not in live.facts):
+        if self.backend is not None and (
+            not end.delivered or end.outcome == "unknown" or "status" not in live.facts
+        ):
             self.backend.end_without_running(live, end)
         waiting, live.ended = live.ended, []
         for call in waiting:

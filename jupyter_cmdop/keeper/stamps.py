@@ -43,6 +43,8 @@ class Origin:
     hidden: bool = False
     adopted_by: str | None = None
     via: str | None = None
+    client_session: str = ""
+    lane: str = ""
 
 
 @dataclass(slots=True)

@@ -39,7 +39,9 @@ class Voice:
 
     session: str
 
-    def say(self, message_type: str, parent: bytes, content: dict[str, Any] | bytes, metadata: bytes) -> Parts:
+    def say(
+        self, message_type: str, parent: bytes, content: dict[str, Any] | bytes, metadata: bytes
+    ) -> Parts:
         raw = content if isinstance(content, bytes) else encode_json(content)
         return [make_header(message_type, session=self.session, username="kernel"), parent, metadata, raw]
 
