@@ -120,12 +120,9 @@ def page(reader: JournalReader, wanted: Wanted, after: int, until: int | None = 
     size = 0
     head = reader.head().seq if until is None else min(until, reader.head().seq)
     last = after
-    count = 0
-    for entry in reader.entries(
-        after, types=types, actor=wanted.actor, operation=wanted.operation, until=head
-    ):
+    found = reader.entries(after, types=types, actor=wanted.actor, operation=wanted.operation, until=head)
+    for count, entry in enumerate(found, start=1):
         last = entry.seq
-        count += 1
         item = _item(entry, wanted.view)
         if item is not None:
             items.append(item)

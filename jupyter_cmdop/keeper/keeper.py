@@ -76,6 +76,7 @@ class Keeper:
             self.runner, self.kernel, self.context, repeat_result=self._repeat_result
         )
         self.kernel.viewers = self.requests
+        self.kernel.listen.endpoints = self.requests.endpoints
         self.runner.backend = self.kernel
         self.journal = JournalDesk(state, self.loop)
         self.link = LinkServer(self.runner, self.requests, sockets / "link.sock")
@@ -130,18 +131,18 @@ class Keeper:
         self.runner.run_timers()
         self.kernel.run_timers()
         self.requests.run_timers()
-        self.verbs.run_timers()
+        self.verbs.waiting.run_timers()
         self._upkeep()
         self.runner.commit()
         for endpoint in self.requests.endpoints():
             if endpoint.has_waiting:
                 endpoint.flush()
-        self.verbs.after_commit()
+        self.verbs.waiting.after_commit()
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
 
     def _is_quiet(self) -> bool:
-        return self.verbs.is_quiet and not any(c.is_backed_up for c in self.link.connections)
+        return self.verbs.waiting.is_quiet and not any(c.is_backed_up for c in self.link.connections)
 
     def _next_upkeep(self) -> float | None:
         if self._lost_at is not None:
@@ -290,7 +291,7 @@ class Keeper:
             "lease": {"until_seconds": round(lease - time.monotonic(), 1)}
             if floor.driver is not None and lease is not None
             else None,
-            "iopub": "may_drop" if self.kernel.may_drop else "waits_for_reader",
+            "iopub": "may_drop" if self.kernel.state.may_drop else "waits_for_reader",
             "level": "cooperative",
             "workspace": config.workspace,
             "cwd": config.cwd,

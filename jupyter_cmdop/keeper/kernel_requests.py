@@ -42,6 +42,7 @@ from ..wire.kernel import (
     parse_execute,
     parse_header,
     split,
+    strict_object,
     verify,
 )
 from .history import REQUEST as HISTORY_REQUEST
@@ -106,7 +107,7 @@ class Request:
             return  # comm messages and input replies have no reply
         content = refusal_content(refusal)
         if self.execute is not None:
-            content["execution_count"] = self.desk.kernel.execution_count
+            content["execution_count"] = self.desk.kernel.state.execution_count
         self.answer(content, show_error=self.execute is not None and not self.execute.silent)
 
     def answer(self, content: dict[str, Any] | bytes, *, show_error: bool = False) -> None:
@@ -119,12 +120,12 @@ class Request:
                 generation=runner.session.floor.generation,
                 seq=runner.recorder.committed_seq,
             )
-            desk.kernel.answer_in_place(
+            desk.kernel.talk.answer_in_place(
                 self.endpoint, self.origin, self.reply_type, content, stamp, show_error=show_error
             )
 
         if self.execute is not None:
-            runner.recorder.send(desk.kernel.in_order, self.origin, say)
+            runner.recorder.send(desk.kernel.talk.in_order, self.origin, say)
         else:
             runner.recorder.send(say)
 
@@ -145,11 +146,11 @@ class Request:
         self.origin.reading = self.origin.reading or self.header.msg_type.endswith("_request")
         self.desk.runner.remember_origin(self.header.msg_id, self.origin)
         self.desk.runner.recorder.send(
-            self.desk.kernel.forward, self.channel, self.message, self.origin, generation
+            self.desk.kernel.talk.forward, self.channel, self.message, self.origin, generation
         )
 
     def send_answer(self, operation: LiveOperation, prompt: str) -> None:
-        self.desk.runner.recorder.send(self.desk.kernel.answer, operation, prompt, self.message.content)
+        self.desk.runner.recorder.send(self.desk.kernel.talk.answer, operation, prompt, self.message.content)
 
 
 class KernelRequests:
@@ -282,7 +283,7 @@ class KernelRequests:
             seq=self.runner.recorder.committed_seq,
         )
         content = {"name": "stderr", "text": text}
-        parts = self.kernel.voice.say("stream", b"{}", content, b'{"cmdop":' + stamp + b"}")
+        parts = self.kernel.state.voice.say("stream", b"{}", content, b'{"cmdop":' + stamp + b"}")
         return b"stream.stderr", parts
 
     def kernel_is_ready(self) -> None:
@@ -300,7 +301,7 @@ class KernelRequests:
             seq=self.runner.recorder.committed_seq,
         )
         for endpoint in self._endpoints.values():
-            parts = self.kernel.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
+            parts = self.kernel.state.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
             self.runner.recorder.send(endpoint.publish, b"status", parts, "")
 
     # ------------------------------------------------------------------ receiving
@@ -317,7 +318,7 @@ class KernelRequests:
         except WireError as error:
             self._note_refused(endpoint, "forbidden", f"a message on {channel} was not let in: {error}")
             return
-        if header.session in self.kernel.kernel_sessions:
+        if header.session in self.kernel.state.sessions:
             self._note_refused(endpoint, "forbidden", f"a message of the kernel came back on {channel}")
             return
         if endpoint.is_replay(message.signature) and header.msg_type != "execute_request":
@@ -337,6 +338,9 @@ class KernelRequests:
         )
         request = Request(self, endpoint, channel, message, header, origin)
         try:
+            # A kernel that cannot read one of these gives no answer at all.
+            message.parent = _object(message.parent, "parent header")
+            message.metadata = _object(message.metadata, "metadata")
             self._dispatch(request, self._attachment(endpoint))
         except WireError as error:
             refusal = Refusal("unsupported", f"{header.msg_type} cannot be read: {error}")
@@ -431,6 +435,7 @@ class KernelRequests:
         )
 
     def _pass_on(self, request: Request, attachment: str, input_class: InputClass) -> None:
+        request.message.content = _object(request.message.content, "content")
         request.origin.reading = input_class in (InputClass.READING, InputClass.PEER_READING)
         self._submit(request, attachment, input_class)
 
@@ -469,13 +474,13 @@ class KernelRequests:
 
     def _kernel_info(self, request: Request, attachment: str) -> None:
         """From the cache, so that a newcomer need not wait for the cell that runs."""
-        if not self.kernel.info_content:
+        if not self.kernel.state.info_content:
             self._waiting_for_info.append(request)
             return
         self._answer_info(request)
 
     def _answer_info(self, request: Request) -> None:
-        request.answer(self.kernel.info_content)
+        request.answer(self.kernel.state.info_content)
         running = self.runner.session.lanes[MAIN_LANE].running
         live = self.runner.operations.get(running or "")
         if live is not None:
@@ -491,7 +496,7 @@ class KernelRequests:
             generation=self.runner.session.floor.generation,
             seq=self.runner.recorder.committed_seq,
         )
-        parts = self.kernel.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}")
+        parts = self.kernel.state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}")
         endpoint.publish(b"status", parts, "")
 
     def _history(self, request: Request, attachment: str) -> None:
@@ -502,7 +507,7 @@ class KernelRequests:
             wanted = HISTORY_REQUEST.decode(request.message.content)
         except msgspec.DecodeError as error:
             raise WireError(str(error)) from error
-        request.answer(self.kernel.history.answer(wanted, self.runner.session.incarnation))
+        request.answer(self.kernel.listen.history.answer(wanted, self.runner.session.incarnation))
 
     def _leave(self, request: Request, attachment: str, how: str) -> None:
         self.runner.note(
@@ -513,7 +518,7 @@ class KernelRequests:
             data={"how": how, "client_session": request.header.session},
         )
         if how == "exit":
-            request.answer(detach_content(self.kernel.execution_count))
+            request.answer(detach_content(self.kernel.state.execution_count))
         else:
             request.answer({"status": "ok", "restart": False})
 
@@ -590,8 +595,12 @@ class KernelRequests:
             live = self.runner.session.operations.get(operation)
             outcome = live.outcome if live is not None and live.outcome is not None else "unknown"
             content = error_content(outcome, f"operation {operation} ended as {outcome}")
-            content["execution_count"] = self.kernel.execution_count
+            content["execution_count"] = self.kernel.state.execution_count
             request.answer(content)
+
+
+def _object(raw: bytes, what: str) -> bytes:
+    return raw if raw == b"{}" else strict_object(raw, what=what)
 
 
 def parent_id(parent: bytes) -> str:

@@ -144,8 +144,6 @@ class LinkConnection:
             self.close_after_sending()
             return
         for header, payload in frames:
-            if self.closed:
-                return
             self._server.handle(self, header, payload)
 
     def close(self, reason: str) -> None:
@@ -207,6 +205,8 @@ class LinkServer:
     # ------------------------------------------------------------------ frames
 
     def handle(self, connection: LinkConnection, header: dict[str, Any], payload: bytes) -> None:
+        if connection.closed:  # by a frame before this one
+            return
         if connection.attachment is None:
             self._hello(connection, header)
             return

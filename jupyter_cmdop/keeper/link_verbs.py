@@ -8,8 +8,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,10 +19,30 @@ from ..core.grants import ROLE_RIGHTS, Attachment, Grant, Role
 from ..core.operations import MAIN_LANE
 from ..core.policy import PolicyName, execute_class
 from ..core.refusal import Refusal
-from ..journal.errors import JournalError
 from ..wire.kernel import Message, content_digest, encode_json
-from .journal_desk import DEFAULT_RESULT_BYTES, Item, Page, Wanted, page, parse_cursor, result_of
+from .journal_desk import Item, Wanted, parse_cursor
 from .kernel_requests import expiry, preview
+from .link_calls import (
+    AnswerArgs,
+    BadArguments,
+    Call,
+    CloseArgs,
+    HandBackArgs,
+    InterruptArgs,
+    InviteArgs,
+    LogArgs,
+    NoArgs,
+    PolicyArgs,
+    ReadArgs,
+    RenameArgs,
+    RevokeArgs,
+    RunArgs,
+    TakeArgs,
+    VerifyArgs,
+    WaitArgs,
+    parse_receipt,
+)
+from .link_waiting import Follow, LinkWaiting, Waiter, refuse_unknown
 from .runner import NoHand
 from .synthesis import make_header
 
@@ -40,276 +59,65 @@ MAX_EXPIRES_SECONDS = 366 * 86_400.0
 MAX_CODE_BYTES = 64 * 1024 * 1024
 
 
-class BadArguments(ValueError):
-    """The arguments of a verb are not of its form; the message says what it takes."""
+class RunHand(NoHand):
+    """A `run` that is being submitted; without a call nobody waits for it."""
 
-
-class RunArgs(msgspec.Struct, forbid_unknown_fields=False):
-    code: str
-    request_id: str | None = None
-    generation: int | None = None
-    silent: bool = False
-    store_history: bool = True
-    stop_on_error: bool = True
-    lane: str = MAIN_LANE
-    if_busy: Literal["queue", "refuse"] = "queue"
-    wait_seconds: float | None = None
-    stream: bool = False
-    max_bytes: int | None = None
-
-
-class WaitArgs(msgspec.Struct):
-    operation: str | None = None
-    request_id: str | None = None
-    wait_seconds: float | None = None
-    stream: bool = False
-    max_bytes: int | None = None
-
-
-class InviteArgs(msgspec.Struct):
-    actor: str | None = None
-    kind: str | None = None
-    name: str = ""
-    role: Literal["observer", "peer", "owner"] = "peer"
-    expires_seconds: float | None = None
-    transport: Literal["ipc", "tcp"] = "ipc"
-
-
-class RevokeArgs(msgspec.Struct):
-    grant: str
-
-
-class TakeArgs(msgspec.Struct):
-    reason: str | None = None
-    running: Literal["let", "interrupt"] = "let"
-    queue: Literal["drop", "adopt"] = "drop"
-    lease_seconds: float | None = None
-
-
-class HandBackArgs(msgspec.Struct):
-    to: str | None = None
-    note: str | None = None
-
-
-class PolicyArgs(msgspec.Struct):
-    policy: str
-
-
-class InterruptArgs(msgspec.Struct):
-    operation: str | None = None
-
-
-class AnswerArgs(msgspec.Struct):
-    text: str
-    prompt_id: str | None = None
-
-
-class ReadArgs(msgspec.Struct):
-    view: Literal["outputs", "stream"] = "outputs"
-    after: str | None = None
-    limit_bytes: int | None = None
-    follow: bool = False
-
-
-class LogArgs(msgspec.Struct):
-    after: int | None = None
-    actor: str | None = None
-    operation: str | None = None
-    types: list[str] | None = None
-    limit: int | None = None
-    follow: bool = False
-
-
-class VerifyArgs(msgspec.Struct):
-    receipt: str | list[Any] | None = None
-
-
-class RenameArgs(msgspec.Struct):
-    name: str
-
-
-class CloseArgs(msgspec.Struct):
-    force: bool = False
-
-
-class NoArgs(msgspec.Struct):
-    pass
-
-
-@dataclass(slots=True)
-class Call:
-    """One request on a link connection, until it has been answered."""
-
-    connection: LinkConnection
-    number: int
-    done: bool = False
-
-    @property
-    def attachment(self) -> str:
-        if self.connection.attachment is None:
-            raise AssertionError("a verb comes after the hello")
-        return self.connection.attachment.id
-
-    @property
-    def actor(self) -> Actor:
-        if self.connection.attachment is None:
-            raise AssertionError("a verb comes after the hello")
-        return self.connection.attachment.actor
-
-    def item(self, item: Item) -> None:
-        if not self.done:
-            self.connection.send({"id": self.number, "item": item})
-
-    def result(self, result: Item) -> None:
-        self._finish({"id": self.number, "result": result})
-
-    def refuse(self, refusal: Refusal) -> None:
-        self._finish({"id": self.number, "refusal": refusal.to_dict()})
-
-    def fail(self, code: str, message: str) -> None:
-        self._finish({"id": self.number, "error": {"code": code, "message": message}})
-
-    def _finish(self, frame: dict[str, Any]) -> None:
-        if not self.done:
-            self.done = True
-            self.connection.send(frame)
-
-
-@dataclass(slots=True)
-class RunHand:
-    """A `run` that is being submitted."""
-
-    verbs: LinkVerbs
-    call: Call
-    args: RunArgs
-    message: Message
-    facts: dict[str, Any]
-    operation: str | None = None
-    is_duplicate: bool = False
+    def __init__(self, verbs: LinkVerbs, call: Call | None, args: RunArgs, message: Message) -> None:
+        super().__init__(facts={"code": args.code})
+        self._verbs = verbs
+        self._call = call
+        self._args = args
+        self._message = message
+        self.operation: str | None = None
+        self.is_duplicate = False
 
     def rejected(self, refusal: Refusal) -> None:
+        super().rejected(refusal)
+        if self._call is None:
+            log.error("code of the session's own was refused: %s", refusal.message)
+            return
         result: Item = {
             "status": "refused",
             "operation": None,
-            "request_id": self.args.request_id,
+            "request_id": self._args.request_id,
             "duplicate": False,
             "generation": refusal.generation,
-            "incarnation": self.verbs.runner.session.incarnation,
+            "incarnation": self._verbs.runner.session.incarnation,
             "outputs": [],
             "refusal": refusal.to_dict(),
         }
-        self.verbs.runner.recorder.send(self.call.result, result)
+        self._verbs.runner.recorder.send(self._call.result, result)
 
     def admitted(self, operation: LiveOperation) -> None:
-        operation.message = self.message
-        operation.origin.header = self.message.header
-        operation.source = self.args.code
-        operation.preview = preview(self.args.code)
-        operation.records_history = self.args.store_history and not self.args.silent
+        operation.message = self._message
+        operation.origin.header = self._message.header
+        operation.source = self._args.code
+        operation.preview = preview(self._args.code)
+        operation.records_history = self._args.store_history and not self._args.silent
         self.operation = operation.id
-        self.verbs.runner.remember_origin(_msg_id(self.message), operation.origin)
+        self._verbs.runner.remember_origin(_msg_id(self._message), operation.origin)
 
     def duplicate(self, operation: str) -> None:
         self.operation, self.is_duplicate = operation, True
 
-    def forward(self, generation: int) -> None:
-        raise AssertionError("a run is an operation")
 
-    def send_answer(self, operation: LiveOperation, prompt: str) -> None:
-        raise AssertionError("a run is no answer")
-
-
-@dataclass(slots=True)
-class QuietRun:
-    """A run that nobody waits for."""
-
-    verbs: LinkVerbs
-    code: str
-    message: Message
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.facts = {"code": self.code}
-
-    def rejected(self, refusal: Refusal) -> None:
-        log.error("the setup was refused: %s", refusal.message)
-
-    def admitted(self, operation: LiveOperation) -> None:
-        operation.message = self.message
-        operation.origin.header = self.message.header
-        operation.source = self.code
-        operation.preview = preview(self.code)
-        self.verbs.runner.remember_origin(_msg_id(self.message), operation.origin)
-
-    def duplicate(self, operation: str) -> None:
-        raise AssertionError("a setup runs once")
-
-    def forward(self, generation: int) -> None:
-        raise AssertionError("a setup is an operation")
-
-    def send_answer(self, operation: LiveOperation, prompt: str) -> None:
-        raise AssertionError("a setup is no answer")
-
-
-@dataclass(slots=True)
-class AnswerHand:
+class AnswerHand(NoHand):
     """An `answer` that is being submitted."""
 
-    verbs: LinkVerbs
-    call: Call
-    text: str
-    facts: dict[str, Any]
+    def __init__(self, verbs: LinkVerbs, call: Call, text: str, facts: dict[str, Any]) -> None:
+        super().__init__(facts=facts)
+        self._verbs = verbs
+        self._call = call
+        self._text = text
 
     def rejected(self, refusal: Refusal) -> None:
-        self.verbs.runner.recorder.send(self.call.refuse, refusal)
-
-    def admitted(self, operation: LiveOperation) -> None:
-        raise AssertionError("an answer is no operation")
-
-    def duplicate(self, operation: str) -> None:
-        raise AssertionError("an answer is no operation")
-
-    def forward(self, generation: int) -> None:
-        raise AssertionError("an answer is no operation")
+        super().rejected(refusal)
+        self._verbs.runner.recorder.send(self._call.refuse, refusal)
 
     def send_answer(self, operation: LiveOperation, prompt: str) -> None:
-        send = self.verbs.runner.recorder.send
-        send(self.verbs.kernel.answer, operation, prompt, encode_json({"value": self.text}))
-        send(self.call.result, {"operation": operation.id, "prompt_id": prompt})
-
-
-@dataclass(slots=True)
-class Follow:
-    """A reader of the journal: page by page, at its own pace.
-
-    Attributes:
-        until: the seq after which it is complete; None follows for ever.
-        finish: called when it is complete.
-    """
-
-    call: Call
-    wanted: Wanted
-    after: int
-    until: int | None
-    finish: Callable[[int], None]
-    limit: int | None = None
-    in_flight: bool = False
-    items: int = 0
-
-
-@dataclass(slots=True)
-class Waiter:
-    """A `run` or `wait` that has not been answered yet."""
-
-    call: Call
-    operation: str | None
-    duplicate: bool
-    request_id: str | None
-    max_bytes: int | None
-    due: float | None
-    follow: Follow | None = None
-    answering: bool = False
-    pending: set[str] = field(default_factory=set)
+        send = self._verbs.runner.recorder.send
+        send(self._verbs.kernel.talk.answer, operation, prompt, encode_json({"value": self._text}))
+        send(self._call.result, {"operation": operation.id, "prompt_id": prompt})
 
 
 class LinkVerbs:
@@ -331,10 +139,8 @@ class LinkVerbs:
         self._journal = journal
         self._server = server
         self._status = status
-        self._follows: list[Follow] = []
-        self._waiters: list[Waiter] = []
+        self.waiting = LinkWaiting(runner, journal)
         self._closers: list[Call] = []
-        self._follow_seq = 0
         self._verbs: dict[str, tuple[type[Any], Callable[[Call, Any], None]]] = {
             "status": (NoArgs, self._status_verb),
             "invite": (InviteArgs, self._invite),
@@ -356,8 +162,7 @@ class LinkVerbs:
             "close": (CloseArgs, self._close),
         }
         server.verb = self._dispatch
-        server.cancel = self._cancel
-        runner.loop.add_timer(self._next_timer)
+        server.cancel = self.waiting.cancel
 
     def _dispatch(
         self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], _: bytes
@@ -542,8 +347,9 @@ class LinkVerbs:
                 },
             )
             return
-        hand = RunHand(self, call, args, self._message(call.actor, args), {"code": args.code})
-        if self._submit_run(call.attachment, call.actor, args, hand, hand.message) or hand.operation is None:
+        message = self._message(call.actor, args)
+        hand = RunHand(self, call, args, message)
+        if self._submit_run(call.attachment, call.actor, args, hand, message) or hand.operation is None:
             return
         waiter = Waiter(
             call,
@@ -555,7 +361,7 @@ class LinkVerbs:
         )
         accepted = {"operation": hand.operation, "duplicate": hand.is_duplicate}
         self.runner.recorder.send(call.item, {"accepted": accepted})
-        self.runner.recorder.send(self._await, waiter, args.stream)
+        self.runner.recorder.send(self.waiting.answer_when_ended, waiter, args.stream)
 
     def _message(self, actor: Actor, args: RunArgs) -> Message:
         content = {
@@ -603,116 +409,22 @@ class LinkVerbs:
         """Run code in the name of an attachment that waits for no answer."""
         args = RunArgs(code)
         message = self._message(attachment.actor, args)
-        self._submit_run(attachment.id, attachment.actor, args, QuietRun(self, code, message), message)
+        self._submit_run(attachment.id, attachment.actor, args, RunHand(self, None, args, message), message)
 
     def _wait(self, call: Call, args: WaitArgs) -> None:
         operation = args.operation
         if operation is None and args.request_id is not None:
             prior = self.runner.prior(call.actor.id, args.request_id)
             if prior is None:
-                self._submit_unknown(call, f"no request {args.request_id!r} of {call.actor.id} is known here")
+                refuse_unknown(call, f"no request {args.request_id!r} of {call.actor.id} is known here")
                 return
             operation = prior.operation
         due = None if args.wait_seconds is None else time.monotonic() + max(0.0, args.wait_seconds)
         waiter = Waiter(call, operation, False, args.request_id, args.max_bytes, due)
         if operation is not None and operation not in self.runner.session.operations:
-            self._result_from_journal(waiter)
+            self.waiting.answer_from_journal(waiter)
             return
-        self._await(waiter, args.stream)
-
-    def _submit_unknown(self, call: Call, message: str) -> None:
-        call.refuse(Refusal("unknown_operation", message, next=("log", "status")))
-
-    def _await(self, waiter: Waiter, stream: bool) -> None:
-        """Answer when the operation has ended, or the time is over."""
-        live = self.runner.operations.get(waiter.operation or "")
-        if stream and live is not None:
-            waiter.follow = Follow(
-                waiter.call,
-                Wanted("run", operation=live.id),
-                max(0, live.first_seq - 1),
-                None,
-                lambda seq: None,
-            )
-            self._follows.append(waiter.follow)
-        self._waiters.append(waiter)
-        waiter.call.connection.on_close.append(lambda: self._drop(waiter))
-        if waiter.operation is not None and (live is None or live.outcome is not None):
-            self._operation_ended(waiter)
-        elif live is not None:
-            live.ended.append(lambda _, __: self._operation_ended(waiter))
-        self._check_idle()
-        if waiter.follow is not None:
-            self._pump(waiter.follow)
-
-    def _operation_ended(self, waiter: Waiter) -> None:
-        if waiter.answering or waiter.call.done:
-            return
-        waiter.answering = True
-        if waiter.follow is None:
-            self._result_from_journal(waiter)
-            return
-        # First everything that was shown, then the result.
-        follow = waiter.follow
-        follow.until = self.runner.recorder.committed_seq
-        follow.finish = lambda seq: self._result_from_journal(waiter)
-        if not follow.in_flight:
-            self._pump(follow)
-
-    def _result_from_journal(self, waiter: Waiter) -> None:
-        operation = waiter.operation
-        if operation is None:
-            return
-        live = self.runner.operations.get(operation)
-        first = 0 if live is None else live.first_seq
-
-        def told(result: Item | JournalError) -> None:
-            self._drop(waiter)
-            if isinstance(result, JournalError):
-                waiter.call.fail("journal", str(result))
-                return
-            if result["generation"] is None:
-                self._submit_unknown(waiter.call, f"no operation {operation!r} is known here")
-                return
-            core = self.runner.session.operations.get(operation)
-            if core is not None and core.is_active:
-                result["status"] = core.state
-            result["duplicate"] = waiter.duplicate
-            result["request_id"] = waiter.request_id or result["request_id"]
-            waiter.call.result(result)
-
-        limit = DEFAULT_RESULT_BYTES if waiter.max_bytes is None else waiter.max_bytes
-        self._journal.ask(lambda reader: result_of(reader, operation, max_bytes=limit, first_seq=first), told)
-
-    def _drop(self, waiter: Waiter) -> None:
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
-        if waiter.follow is not None and waiter.follow in self._follows:
-            self._follows.remove(waiter.follow)
-
-    def _check_idle(self) -> None:
-        """Answer those who wait for a session in which nothing runs or waits."""
-        session = self.runner.session
-        if (
-            any(lane.running or lane.queue for lane in session.lanes.values())
-            or session.backend == "starting"
-        ):
-            return
-        for waiter in [w for w in self._waiters if w.operation is None]:
-            self._drop(waiter)
-            waiter.call.result(self._idle_result("idle"))
-
-    def _idle_result(self, status: str) -> Item:
-        session = self.runner.session
-        return {
-            "status": status,
-            "operation": None,
-            "generation": session.floor.generation,
-            "incarnation": session.incarnation,
-            "cursor": f"{session.incarnation}:{self.runner.recorder.committed_seq}",
-            "basis": "observed",
-            "outputs": [],
-        }
+        self.waiting.answer_when_ended(waiter, args.stream)
 
     # ------------------------------------------------------------------ reading
 
@@ -725,7 +437,7 @@ class LinkVerbs:
             call.result({"cursor": f"{self.runner.session.incarnation}:{seq}", "more": False})
 
         follow.finish = finish
-        self._start(follow)
+        self.waiting.start(follow)
 
     def _log(self, call: Call, args: LogArgs) -> None:
         until = None if args.follow else self.runner.recorder.committed_seq
@@ -738,100 +450,7 @@ class LinkVerbs:
             call.result({"head": {"seq": head.seq, "hash": head.hash}})
 
         follow.finish = finish
-        self._start(follow)
-
-    def _start(self, follow: Follow) -> None:
-        self._follows.append(follow)
-        follow.call.connection.on_close.append(lambda: self._stop(follow))
-        self._pump(follow)
-
-    def _stop(self, follow: Follow) -> None:
-        if follow in self._follows:
-            self._follows.remove(follow)
-
-    def _pump(self, follow: Follow) -> None:
-        """Fetch the next page for a reader, unless it still has something to read."""
-        if follow.in_flight or follow not in self._follows:
-            return
-        if follow.call.connection.is_backed_up:
-            follow.in_flight = True
-
-            def resume() -> None:
-                follow.in_flight = False
-                self._pump(follow)
-
-            follow.call.connection.on_drain.append(resume)
-            return
-        follow.in_flight = True
-        until = follow.until
-
-        def told(result: Page | JournalError) -> None:
-            follow.in_flight = False
-            self._page(follow, result)
-
-        self._journal.ask(lambda reader: page(reader, follow.wanted, follow.after, until), told)
-
-    def _page(self, follow: Follow, result: Page | JournalError) -> None:
-        if follow not in self._follows:
-            return
-        if isinstance(result, JournalError):
-            self._stop(follow)
-            follow.call.fail("journal", str(result))
-            return
-        for item in result.items:
-            if follow.limit is not None and follow.items >= follow.limit:
-                self._stop(follow)
-                follow.finish(follow.after)
-                return
-            follow.items += 1
-            follow.call.item(item)
-        follow.after = max(follow.after, result.after)
-        if follow.until is not None and follow.after >= follow.until and not result.more:
-            self._stop(follow)
-            follow.finish(follow.after)
-        elif result.more or follow.after < self.runner.recorder.committed_seq:
-            self._pump(follow)
-
-    def after_commit(self) -> None:
-        """Something may have been recorded: readers that follow get their next page, waiters their answer."""
-        seq = self.runner.recorder.committed_seq
-        if seq != self._follow_seq:
-            self._follow_seq = seq
-            for follow in list(self._follows):
-                self._pump(follow)
-        if self._waiters:
-            self._check_idle()
-
-    def _next_timer(self) -> float | None:
-        return min((w.due for w in self._waiters if w.due is not None), default=None)
-
-    def run_timers(self) -> None:
-        now = time.monotonic()
-        for waiter in [w for w in self._waiters if w.due is not None and w.due <= now]:
-            waiter.due = None
-            if waiter.operation is None:
-                self._drop(waiter)
-                session = self.runner.session
-                busy = next((lane.running for lane in session.lanes.values() if lane.running), None)
-                state = session.operations[busy].state if busy else "queued"
-                waiter.call.result({**self._idle_result(state), "operation": busy})
-            else:
-                self._operation_ended(waiter)
-
-    def _cancel(self, connection: LinkConnection, number: int) -> None:
-        for waiter in [
-            w for w in self._waiters if w.call.connection is connection and w.call.number == number
-        ]:
-            self._drop(waiter)
-            waiter.call.result(
-                {**self._idle_result("cancelled"), "cancelled": True, "operation": waiter.operation}
-            )
-        for follow in [
-            f for f in self._follows if f.call.connection is connection and f.call.number == number
-        ]:
-            self._stop(follow)
-            incarnation = self.runner.session.incarnation
-            follow.call.result({"cancelled": True, "cursor": f"{incarnation}:{follow.after}", "more": False})
+        self.waiting.start(follow)
 
     # ------------------------------------------------------------------ interrupting and answering
 
@@ -855,7 +474,7 @@ class LinkVerbs:
     # ------------------------------------------------------------------ the record
 
     def _verify(self, call: Call, args: VerifyArgs) -> None:
-        receipt = _receipt(args.receipt)
+        receipt = parse_receipt(args.receipt)
         self._journal.verify(receipt, lambda report: call.result(msgspec.to_builtins(report)))
 
     # ------------------------------------------------------------------ lifecycle
@@ -885,15 +504,7 @@ class LinkVerbs:
     def tell_closed(self, pids: list[int]) -> None:
         for call in self._closers:
             call.result({"closed": True, "ended": pids})
-        for waiter in list(self._waiters):
-            if waiter.operation is None:
-                self._drop(waiter)
-                waiter.call.result(self._idle_result("idle"))
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no answer is owed any more."""
-        return not self._waiters and not any(follow.until is not None for follow in self._follows)
+        self.waiting.session_ended()
 
     # ------------------------------------------------------------------ telling
 
@@ -920,17 +531,3 @@ class LinkVerbs:
 
 def _msg_id(message: Message) -> str:
     return str(json.loads(message.header)["msg_id"])
-
-
-def _receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
-    """Read `SEQ:HASH` or `[seq, hash]`.
-
-    Raises:
-        BadArguments: it is neither.
-    """
-    if receipt is None:
-        return None
-    parts = receipt.split(":") if isinstance(receipt, str) else receipt
-    if len(parts) != 2 or not str(parts[0]).isdecimal() or not isinstance(parts[1], str):
-        raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
-    return int(parts[0]), parts[1]

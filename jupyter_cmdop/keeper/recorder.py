@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..journal.entry import Entry
-from ..journal.errors import JournalUnavailable
+from ..journal.errors import JournalError
 from ..journal.store import Conflict, JournalStore
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Recorder:
         if self._entries:
             try:
                 self._append(self._entries, generation, durable=self._durable)
-            except JournalUnavailable as error:
+            except JournalError as error:
                 self._fail(str(error), now)
                 return self._commit_while_unavailable(generation, now)
         sends, self._sends, self._durable = self._sends, [], False
@@ -176,7 +176,7 @@ class Recorder:
             ]
         try:
             self._append(entries, generation, durable=True)
-        except JournalUnavailable as error:
+        except JournalError as error:
             self.unavailable = str(error)
             return bool(shown)
         log.warning("the journal can be written again; %d entries were waiting", len(entries))
@@ -216,7 +216,7 @@ class _Helper:
                 if self._maintain:
                     self._maintain = False
                     self._store.maintenance()
-            except JournalUnavailable as error:
+            except JournalError as error:
                 # The next append meets the same fault and holds the turn back; here it is only told.
                 log.error("the journal could not be synced: %s", error)
 

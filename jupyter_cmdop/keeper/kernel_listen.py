@@ -1,0 +1,368 @@
+"""What comes from the kernel: stamped with its author, recorded, shown; what it means is reported to the core."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ..core import events as ev
+from ..core.actor import KERNEL, UNATTRIBUTED
+from ..wire.errors import WireError
+from ..wire.kernel import Message, parse_header, parse_parent, split, stamp_metadata, verify
+from ..wire.websocket import encode_v1
+from .history import History
+from .kernel_state import KernelState
+from .stamps import Origin, relation_of
+
+if TYPE_CHECKING:
+    from .kernel_endpoint import KernelEndpoint
+    from .runner import Runner
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+IOPUB_TURN = 512  # messages drained in one turn
+REPLY_TURN = 64
+IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
+REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
+RAW_OUTPUT_BYTES = 64 * 1024
+UNATTRIBUTED_KEPT = 1024
+
+
+class _Reply(msgspec.Struct):
+    """What we read of a reply's content."""
+
+    status: str = "ok"
+    execution_count: int | None = None
+    ename: str | None = None
+    evalue: str | None = None
+
+
+class _Status(msgspec.Struct):
+    execution_state: str = ""
+
+
+class _InputRequest(msgspec.Struct):
+    prompt: str = ""
+    password: bool = False
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+_STATUS = msgspec.json.Decoder(_Status)
+_INPUT_REQUEST = msgspec.json.Decoder(_InputRequest)
+
+
+class KernelListen:
+    """Reads the kernel's sockets and pipes.
+
+    Args:
+        own_reply: gets the replies to the keeper's own requests: (message id, type, message).
+        own_status: told when a status of the keeper's own request was published (whether it was idle).
+
+    Attributes:
+        endpoints: who sees what the kernel publishes.
+        raw: descriptors of the process's own output, by name.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        state: KernelState,
+        *,
+        own_reply: Callable[[str, str, Message], None],
+        own_status: Callable[[bool], None],
+    ) -> None:
+        self._runner = runner
+        self.state = state
+        self._own_reply = own_reply
+        self._own_status = own_status
+        self.endpoints: Callable[[], Iterable[KernelEndpoint]] = tuple
+        self.history = History()
+        self.raw: dict[int, str] = {}
+        self._await_idle: dict[str, float] = {}
+        self._await_reply: dict[str, float] = {}
+        self._idle_probes: dict[str, list[str]] = {}
+        self._reply_probes: dict[str, list[str]] = {}
+        self._unattributed: OrderedDict[str, None] = OrderedDict()
+
+    def next_timer(self) -> float | None:
+        if self.state.phase != "ready":
+            return None
+        return min((*self._await_idle.values(), *self._await_reply.values()), default=None)
+
+    def overdue(self, now: float) -> bool:
+        """Whether an operation has its reply and not its idle, or its idle and not its reply, for too long."""
+        return any(due <= now for due in (*self._await_idle.values(), *self._await_reply.values()))
+
+    def expect_proof(self, msg_id: str, now: float) -> None:
+        """A request has gone out behind everything overdue: what it is answered before will never come."""
+        for waiting, probes in (
+            (self._await_idle, self._idle_probes),
+            (self._await_reply, self._reply_probes),
+        ):
+            late = [name for name, due in waiting.items() if due <= now]
+            for name in late:
+                waiting[name] = now + IDLE_PATIENCE_SECONDS * 10
+            if late:
+                probes[msg_id] = late
+
+    def forget(self) -> None:
+        """The kernel is gone: nothing more comes from it."""
+        for waiting in (self._await_idle, self._await_reply, self._idle_probes, self._reply_probes):
+            waiting.clear()
+        for descriptor in list(self.raw):
+            self._runner.loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self.raw.clear()
+
+    def reader(self, channel: str) -> Callable[[], None]:
+        def read() -> None:
+            channels = self.state.channels
+            if channels is None or channel not in channels.sockets:
+                return
+            take = self._on_iopub if channel == "iopub" else self._on_reply
+            for frames in channels.drain(channel, IOPUB_TURN if channel == "iopub" else REPLY_TURN):
+                try:
+                    message = split(frames)
+                    if not verify(channels.launched.key, message):
+                        raise WireError("its signature is not the kernel's")
+                    take(channel, message)
+                except WireError as error:
+                    log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
+                    self._runner.note(
+                        "gap",
+                        actor="keeper",
+                        data={"channel": channel, "reason": f"unreadable message: {error}"},
+                    )
+
+        return read
+
+    def _origin_of(self, msg_id: str, message_type: str) -> Origin:
+        origin = self._runner.origins.get(msg_id)
+        if origin is not None:
+            return origin
+        if not msg_id:
+            return Origin(KERNEL, "")
+        if msg_id not in self._unattributed:
+            self._unattributed[msg_id] = None
+            if len(self._unattributed) > UNATTRIBUTED_KEPT:
+                self._unattributed.popitem(last=False)
+            self._runner.note(
+                "unattributed",
+                actor=UNATTRIBUTED.id,
+                data={
+                    "parent": msg_id,
+                    "message": message_type,
+                    "why": "somebody reached the kernel without passing this session",
+                },
+            )
+        return Origin(UNATTRIBUTED, "")
+
+    def _on_iopub(self, channel: str, message: Message) -> None:
+        parent = parse_parent(message.parent)
+        header = parse_header(message.header)
+        if header.msg_type == "iopub_welcome":
+            return
+        if parent.session == self.state.own_session:
+            self._on_own_iopub(parent.msg_id, header.msg_type, message)
+            return
+        origin = self._origin_of(parent.msg_id, header.msg_type)
+        state = ""
+        if header.msg_type == "status":
+            state = msgspec_or(_STATUS, message.content, _Status()).execution_state
+        elif header.msg_type == "execute_input" and origin.operation is not None:
+            self._note_started(origin.operation, message.content)
+        self._publish(origin, header.msg_type, message)
+        if state == "idle" and origin.operation is not None:
+            self._await_idle.pop(origin.operation, None)
+            self._runner.submit(ev.Idle(origin.operation))
+            operation = self._runner.session.operations.get(origin.operation)
+            if operation is not None and operation.is_active:
+                self._await_reply[operation.id] = time.monotonic() + REPLY_PATIENCE_SECONDS
+
+    def _on_own_iopub(self, msg_id: str, message_type: str, message: Message) -> None:
+        if message_type != "status":
+            return
+        is_idle = msgspec_or(_STATUS, message.content, _Status()).execution_state == "idle"
+        self._own_status(is_idle)
+        # FIFO: what was published before this idle has been published, or lost.
+        for operation in self._idle_probes.pop(msg_id, []) if is_idle else []:
+            if self._await_idle.pop(operation, None) is not None:
+                self._runner.note(
+                    "gap", actor="keeper", operation=operation, data={"reason": "its idle message was lost"}
+                )
+                self._runner.submit(ev.Idle(operation, inferred=True))
+
+    def _note_started(self, operation: str, content: bytes) -> None:
+        live = self._runner.operations.get(operation)
+        if live is None:
+            return
+        count = msgspec_or(_REPLY, content, _Reply()).execution_count
+        if count is not None:
+            self.state.execution_count = max(self.state.execution_count, count)
+            live.facts.setdefault("execution_count", count)
+        if live.records_history and count is not None:
+            self.history.add(self.state.incarnation, count, live.source)
+        self._runner.note(
+            "started", actor=live.origin.actor.id, operation=operation, data={"execution_count": count}
+        )
+
+    def _publish(self, origin: Origin, message_type: str, message: Message) -> None:
+        """Stamp, record, show."""
+        runner = self._runner
+        recorder = runner.recorder
+        generation = runner.session.floor.generation
+        if origin.operation is not None:
+            operation = runner.session.operations.get(origin.operation)
+            generation = generation if operation is None else operation.generation
+        seq = recorder.last_seq + (0 if origin.reading else 1)
+        stamp = runner.stamper.stamp(origin, relation_of(message_type), generation=generation, seq=seq)
+        parts = [
+            message.header,
+            message.parent,
+            stamp_metadata(message.metadata, stamp),
+            message.content,
+            *message.buffers,
+        ]
+        if not origin.reading:
+            body = encode_v1("iopub", parts[0], parts[1], parts[2], parts[3], message.buffers)
+            runner.note_message("output", origin, body)
+        topic = message.identities[0] if message.identities else message_type.encode()
+        recorder.show(self._show, topic, parts, f"{self.state.incarnation}:{seq}")
+
+    def _show(self, topic: bytes, parts: list[bytes], cursor: str) -> None:
+        for endpoint in self.endpoints():
+            endpoint.publish(topic, parts, cursor)
+
+    def _on_reply(self, channel: str, message: Message) -> None:
+        parent = parse_parent(message.parent)
+        header = parse_header(message.header)
+        if channel == "stdin":
+            self._on_stdin(parent.msg_id, header.msg_id, header.msg_type, message)
+            return
+        origin = self._runner.origins.get(parent.msg_id)
+        if origin is None:
+            self._origin_of(parent.msg_id, header.msg_type)
+            return
+        if origin.hidden:
+            self._on_own_reply(parent.msg_id, header.msg_type, message)
+            return
+        if origin.operation is not None and header.msg_type == "execute_reply":
+            self._on_execute_reply(origin, message)
+        elif origin.endpoint is not None:
+            stamp = self._runner.stamper.stamp(
+                origin,
+                "by",
+                generation=self._runner.session.floor.generation,
+                seq=self._runner.recorder.last_seq,
+            )
+            parts = [
+                message.header,
+                message.parent,
+                stamp_metadata(message.metadata, stamp),
+                message.content,
+                *message.buffers,
+            ]
+            self._runner.recorder.show(origin.endpoint.reply, channel, origin.identities, parts)
+
+    def _on_execute_reply(self, origin: Origin, message: Message) -> None:
+        runner = self._runner
+        name = origin.operation or ""
+        reply = msgspec_or(_REPLY, message.content, _Reply(status="error", ename="unreadable reply"))
+        live = runner.operations.get(name)
+        operation = runner.session.operations.get(name)
+        self._await_reply.pop(name, None)
+        if live is None or operation is None or live.outcome is not None:
+            return
+        live.facts.update(
+            {
+                key: value
+                for key, value in (
+                    ("status", reply.status),
+                    ("execution_count", reply.execution_count),
+                    ("ename", reply.ename),
+                    ("evalue", reply.evalue),
+                )
+                if value is not None
+            }
+        )
+        stamp = runner.stamper.stamp(
+            origin, "by", generation=operation.generation, seq=runner.recorder.last_seq + 1
+        )
+        # Who keeps this can later prove that the journal was not cut behind it.
+        head = runner.recorder.store.head
+        stamp = stamp[:-1] + b',"receipt":"%d:%s"}' % (head.seq, head.hash.encode())
+        metadata = stamp_metadata(message.metadata, stamp)
+        body = encode_v1("shell", message.header, message.parent, metadata, message.content, message.buffers)
+        runner.note_message("reply", origin, body)
+        if origin.endpoint is not None:
+            parts = [message.header, message.parent, metadata, message.content, *message.buffers]
+            runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts)
+        self._await_idle[name] = time.monotonic() + IDLE_PATIENCE_SECONDS
+        status: Any = reply.status if reply.status in ("ok", "error", "aborted") else "error"
+        runner.submit(ev.Replied(name, status, reply.ename))
+        if operation.outcome is not None:
+            self._await_idle.pop(name, None)
+
+    def _on_own_reply(self, msg_id: str, message_type: str, message: Message) -> None:
+        self._own_reply(msg_id, message_type, message)
+        for operation in self._reply_probes.pop(msg_id, []):
+            if self._await_reply.pop(operation, None) is not None:
+                self._end_unanswered(operation)
+
+    def _end_unanswered(self, operation: str) -> None:
+        """The kernel has done with it and will not reply (its handler of the request failed): nobody may wait on."""
+        live = self._runner.operations.get(operation)
+        if live is None or live.outcome is not None:
+            return
+        reason = "the kernel gave no reply to it"
+        self._runner.note("gap", actor="keeper", operation=operation, data={"reason": reason})
+        live.facts.update({"ename": "NoReply", "evalue": reason})
+        self._runner.submit(ev.Replied(operation, "error", "NoReply"))
+
+    def _on_stdin(self, parent_id: str, prompt_id: str, message_type: str, message: Message) -> None:
+        if message_type != "input_request":
+            return
+        origin = self._origin_of(parent_id, message_type)
+        live = self._runner.operations.get(origin.operation or "")
+        if live is None:
+            return
+        request = msgspec_or(_INPUT_REQUEST, message.content, _InputRequest())
+        live.prompts[prompt_id] = message
+        self._runner.submit(ev.Prompted(live.id, prompt_id, request.prompt, request.password))
+
+    def raw_reader(self, descriptor: int) -> Callable[[], None]:
+        """What the process writes around the protocol is recorded too, and never fills its pipe."""
+
+        def read() -> None:
+            try:
+                data = os.read(descriptor, RAW_OUTPUT_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            name = self.raw[descriptor]
+            if not data:
+                self._runner.loop.remove_reader(descriptor)
+                os.close(descriptor)
+                del self.raw[descriptor]
+                return
+            self._runner.note(
+                "backend_output", actor="kernel", data={"stream": name, "text": data.decode(errors="replace")}
+            )
+
+        return read
+
+
+def msgspec_or(decoder: msgspec.json.Decoder[T], raw: bytes, otherwise: T) -> T:
+    """Decode, or take `otherwise` where a kernel's content is not as specified."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.DecodeError:
+        return otherwise

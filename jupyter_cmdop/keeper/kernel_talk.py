@@ -1,0 +1,233 @@
+"""What goes to the kernel, and what is said to clients in its place."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..backends.kernel_process import KernelProcess
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.actor import KEEPER
+from ..wire.kernel import (
+    Message,
+    encode_json,
+    join,
+    stamp_header,
+    stamp_metadata,
+    without_stop_on_error,
+)
+from .kernel_state import KernelState
+from .stamps import Origin
+from .synthesis import error_content, make_header
+
+if TYPE_CHECKING:
+    from .kernel_endpoint import KernelEndpoint
+    from .runner import LiveOperation, Runner
+
+log = logging.getLogger(__name__)
+
+INTERRUPT_PATIENCE_SECONDS = 5.0  # for the answer to an interrupt_request, before the queue goes on
+
+
+class KernelTalk:
+    """Writes to the kernel's sockets; carries out, and does not decide."""
+
+    def __init__(self, runner: Runner, state: KernelState, process: KernelProcess) -> None:
+        self._runner = runner
+        self.state = state
+        self.process = process
+        self._count = 0
+        self.held_until: float | None = None
+        self._held: list[tuple[LiveOperation, str, int]] = []
+        self._interrupts: set[str] = set()
+
+    def ask(self, channel: str, message_type: str, content: dict[str, Any]) -> str:
+        """Send a request of the keeper's own; its messages are hidden from everybody."""
+        channels = self.state.open_channels()
+        self._count += 1
+        msg_id = f"{self.state.own_session}_{self._count}"
+        header = make_header(message_type, session=self.state.own_session, username="keeper", msg_id=msg_id)
+        self._runner.remember_origin(
+            msg_id, Origin(KEEPER, message_type, header=header, channel=channel, reading=True, hidden=True)
+        )
+        channels.send(channel, join(channels.launched.key, [header, b"{}", b"{}", encode_json(content)]))
+        self._runner.loop.touch_all()
+        return msg_id
+
+    def is_interrupt(self, msg_id: str) -> bool:
+        """Whether this request of ours was an interrupt that is now answered."""
+        if msg_id not in self._interrupts:
+            return False
+        self._interrupts.discard(msg_id)
+        return True
+
+    def forget(self) -> None:
+        """The kernel is gone: nothing waits for it any more."""
+        self.held_until = None
+        self._held.clear()
+        self._interrupts.clear()
+
+    def set_fence(self, generation: int) -> None:
+        if self.state.channels is not None:
+            self.state.channels.fence = max(self.state.channels.fence, generation)
+
+    def deliver(self, operation: LiveOperation, lane: str, generation: int) -> None:
+        if self.held_until is not None:
+            self._held.append((operation, lane, generation))
+            return
+        message, core = operation.message, self._runner.session.operations[operation.id]
+        if message is None or self.state.channels is None:
+            log.error("operation %s cannot be delivered: its input is gone", operation.id)
+            return
+        header = stamp_header(
+            message.header,
+            username=core.actor.id,
+            actor=core.actor.id,
+            operation=operation.id,
+            generation=generation,
+        )
+        parts = [
+            header,
+            message.parent,
+            message.metadata,
+            without_stop_on_error(message.content),
+            *message.buffers,
+        ]
+        frames = join(self.state.channels.launched.key, parts)
+        if self.state.channels.send("shell", frames, generation=generation):
+            operation.message = None
+            return
+        log.error("operation %s of generation %d was fenced off at the backend", operation.id, generation)
+        self._runner.submit(ev.Replied(operation.id, "aborted"))
+        self._runner.submit(ev.Idle(operation.id))
+
+    def forward(self, channel: str, message: Message, origin: Origin, generation: int) -> None:
+        """Pass on what is no operation: reading, widgets, the debugger."""
+        if self.state.channels is None:
+            return
+        header = stamp_header(
+            message.header,
+            username=origin.actor.id,
+            actor=origin.actor.id,
+            operation=None,
+            generation=generation,
+        )
+        parts = [header, message.parent, message.metadata, message.content, *message.buffers]
+        fenced = None if origin.reading else generation
+        self.state.channels.send(channel, join(self.state.channels.launched.key, parts), generation=fenced)
+
+    def answer(self, operation: LiveOperation, prompt: str, content: bytes) -> None:
+        request = operation.prompts.pop(prompt, None)
+        if request is None or self.state.channels is None:
+            return
+        operation.shown_prompt = None
+        header = make_header("input_reply", session=self.state.own_session, username="keeper")
+        self.state.channels.send(
+            "stdin", join(self.state.channels.launched.key, [header, request.header, b"{}", content])
+        )
+
+    def show_prompt(self, operation: LiveOperation, prompt: str, *, to_author: bool) -> None:
+        request, endpoint = operation.prompts.get(prompt), operation.origin.endpoint
+        if request is None or endpoint is None or not to_author or operation.shown_prompt == prompt:
+            return
+        stamp = self._runner.stamper.stamp(
+            operation.origin,
+            "by",
+            generation=self._runner.session.floor.generation,
+            seq=self._runner.recorder.committed_seq,
+        )
+        parts = [request.header, request.parent, stamp_metadata(request.metadata, stamp), request.content]
+        if endpoint.reply("stdin", operation.origin.identities, parts):
+            operation.shown_prompt = prompt
+
+    def interrupt(self, operation: str) -> None:
+        core = self._runner.session.operations.get(operation)
+        if core is None or not core.is_active:
+            return
+        if self.state.channels is not None and self.state.channels.launched.interrupt_mode == "message":
+            self._interrupts.add(self.ask("control", "interrupt_request", {}))
+            self.held_until = time.monotonic() + INTERRUPT_PATIENCE_SECONDS
+        else:
+            self.process.interrupt()
+
+    def let_go(self) -> None:
+        """The interrupt has been taken, so that it cannot hit what comes next."""
+        self.held_until = None
+        held, self._held = self._held, []
+        for operation, lane, generation in held:
+            self.deliver(operation, lane, generation)
+
+    def end_without_running(self, operation: LiveOperation, end: fx.End) -> None:
+        """Give the client of an operation that did not run (or whose kernel is gone) what it waits for."""
+        endpoint = operation.origin.endpoint
+        if endpoint is None:
+            return
+        who = f" by {end.by}" if end.by else ""
+        sentences = {
+            "superseded": f"superseded{who} before it ran: the input is given back to you",
+            "withdrawn": f"withdrawn{who} before it ran",
+            "aborted": f"aborted{who} before it ran",
+            "unknown": "the kernel ended while this ran; it may have had effects, and is not run again by itself",
+            "interrupted": f"cut off{who} while it ran",
+            "error": "the kernel gave no reply to it",
+        }
+        sentence = sentences[end.outcome] + (f" ({end.reason})" if end.reason else "")
+        status = "aborted" if end.outcome in ("aborted", "withdrawn") else "error"
+        content = error_content(end.outcome, sentence, status=status)
+        content["execution_count"] = self.state.execution_count
+        core = self._runner.session.operations.get(operation.id)
+        generation = self._runner.session.floor.generation if core is None else core.generation
+        stamp = self._runner.stamper.stamp(
+            operation.origin, "by", generation=generation, seq=self._runner.recorder.committed_seq
+        )
+
+        def say() -> None:
+            self.answer_in_place(
+                endpoint, operation.origin, "execute_reply", content, stamp, show_error=status == "error"
+            )
+
+        self.in_order(operation.origin, say)
+
+    def in_order(self, origin: Origin, say: Callable[[], None]) -> None:
+        """Call `say` when the client has been answered what it sent earlier to the same lane.
+
+        A kernel answers in the order in which it was asked, and clients rely on it: jupyter_client throws away a
+        reply that comes before the one it waits for, and would then wait for ever.
+        """
+        operations = self._runner.session.operations
+        earlier = None
+        for live in self._runner.operations.values():
+            if live.origin is origin:
+                break  # what was admitted later waits for this one, not the other way round
+            if live.origin.endpoint is origin.endpoint and live.outcome is None:
+                core = operations[live.id]
+                if (core.client_session, core.lane) == (origin.client_session, origin.lane):
+                    earlier = live
+        if earlier is None:
+            say()
+        else:
+            earlier.ended.append(lambda _, __: say())
+
+    def answer_in_place(
+        self,
+        endpoint: KernelEndpoint,
+        origin: Origin,
+        reply_type: str,
+        content: dict[str, Any] | bytes,
+        stamp: bytes,
+        *,
+        show_error: bool = False,
+    ) -> None:
+        """Say what the kernel would: busy, an error where there is one, the reply, idle."""
+        metadata = b'{"cmdop":' + stamp + b"}"
+        cursor = f"{self.state.incarnation}:{self._runner.recorder.committed_seq}"
+        parent, voice = origin.header, self.state.voice
+        endpoint.publish(b"status", voice.status("busy", parent, metadata), cursor)
+        if show_error and isinstance(content, dict):
+            shown = {key: content[key] for key in ("ename", "evalue", "traceback")}
+            endpoint.publish(b"error", voice.say("error", parent, shown, metadata), cursor)
+        endpoint.reply(origin.channel, origin.identities, voice.say(reply_type, parent, content, metadata))
+        endpoint.publish(b"status", voice.status("idle", parent, metadata), cursor)

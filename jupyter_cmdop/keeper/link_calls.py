@@ -1,0 +1,165 @@
+"""One request on the link: the arguments each verb takes, and the answer that is owed for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ..core.actor import Actor
+from ..core.operations import MAIN_LANE
+from ..core.refusal import Refusal
+from .journal_desk import Item
+
+if TYPE_CHECKING:
+    from .link_endpoint import LinkConnection
+
+
+class BadArguments(ValueError):
+    """The arguments of a verb are not of its form; the message says what it takes."""
+
+
+class RunArgs(msgspec.Struct, forbid_unknown_fields=False):
+    code: str
+    request_id: str | None = None
+    generation: int | None = None
+    silent: bool = False
+    store_history: bool = True
+    stop_on_error: bool = True
+    lane: str = MAIN_LANE
+    if_busy: Literal["queue", "refuse"] = "queue"
+    wait_seconds: float | None = None
+    stream: bool = False
+    max_bytes: int | None = None
+
+
+class WaitArgs(msgspec.Struct):
+    operation: str | None = None
+    request_id: str | None = None
+    wait_seconds: float | None = None
+    stream: bool = False
+    max_bytes: int | None = None
+
+
+class InviteArgs(msgspec.Struct):
+    actor: str | None = None
+    kind: str | None = None
+    name: str = ""
+    role: Literal["observer", "peer", "owner"] = "peer"
+    expires_seconds: float | None = None
+    transport: Literal["ipc", "tcp"] = "ipc"
+
+
+class RevokeArgs(msgspec.Struct):
+    grant: str
+
+
+class TakeArgs(msgspec.Struct):
+    reason: str | None = None
+    running: Literal["let", "interrupt"] = "let"
+    queue: Literal["drop", "adopt"] = "drop"
+    lease_seconds: float | None = None
+
+
+class HandBackArgs(msgspec.Struct):
+    to: str | None = None
+    note: str | None = None
+
+
+class PolicyArgs(msgspec.Struct):
+    policy: str
+
+
+class InterruptArgs(msgspec.Struct):
+    operation: str | None = None
+
+
+class AnswerArgs(msgspec.Struct):
+    text: str
+    prompt_id: str | None = None
+
+
+class ReadArgs(msgspec.Struct):
+    view: Literal["outputs", "stream"] = "outputs"
+    after: str | None = None
+    limit_bytes: int | None = None
+    follow: bool = False
+
+
+class LogArgs(msgspec.Struct):
+    after: int | None = None
+    actor: str | None = None
+    operation: str | None = None
+    types: list[str] | None = None
+    limit: int | None = None
+    follow: bool = False
+
+
+class VerifyArgs(msgspec.Struct):
+    receipt: str | list[Any] | None = None
+
+
+class RenameArgs(msgspec.Struct):
+    name: str
+
+
+class CloseArgs(msgspec.Struct):
+    force: bool = False
+
+
+class NoArgs(msgspec.Struct):
+    pass
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on a link connection, until it has been answered."""
+
+    connection: LinkConnection
+    number: int
+    done: bool = False
+
+    @property
+    def attachment(self) -> str:
+        if self.connection.attachment is None:
+            raise AssertionError("a verb comes after the hello")
+        return self.connection.attachment.id
+
+    @property
+    def actor(self) -> Actor:
+        if self.connection.attachment is None:
+            raise AssertionError("a verb comes after the hello")
+        return self.connection.attachment.actor
+
+    def item(self, item: Item) -> None:
+        if not self.done:
+            self.connection.send({"id": self.number, "item": item})
+
+    def result(self, result: Item) -> None:
+        self._finish({"id": self.number, "result": result})
+
+    def refuse(self, refusal: Refusal) -> None:
+        self._finish({"id": self.number, "refusal": refusal.to_dict()})
+
+    def fail(self, code: str, message: str) -> None:
+        self._finish({"id": self.number, "error": {"code": code, "message": message}})
+
+    def _finish(self, frame: dict[str, Any]) -> None:
+        if not self.done:
+            self.done = True
+            self.connection.send(frame)
+
+
+def parse_receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
+    """Read `SEQ:HASH` or `[seq, hash]`.
+
+    Raises:
+        BadArguments: it is neither.
+    """
+    if receipt is None:
+        return None
+    parts = receipt.split(":") if isinstance(receipt, str) else receipt
+    if len(parts) != 2 or not str(parts[0]).isdecimal() or not isinstance(parts[1], str):
+        raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
+    return int(parts[0]), parts[1]
