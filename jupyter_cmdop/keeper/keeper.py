@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +25,10 @@ from ..core.operations import MAIN_LANE
 from ..journal.errors import JournalError
 from ..journal.store import JournalStore
 from ..wire.kernel import encode_json
+from .clients import Client, Published
 from .config import KeeperConfig
 from .files import process_facts, write_private
+from .grant_endpoints import GrantEndpoints
 from .journal_desk import JournalDesk, messages_of
 from .kernel_requests import KernelRequests, Request
 from .kernel_side import KernelSide
@@ -35,6 +37,7 @@ from .link_verbs import LinkVerbs
 from .loop import Loop
 from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
+from .stamps import Origin
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +75,15 @@ class Keeper:
         self.kernel = KernelSide(
             self.runner, self.context, process, started=self._kernel_started, stopped=self._kernel_stopped
         )
-        self.requests = KernelRequests(
-            self.runner, self.kernel, self.context, repeat_result=self._repeat_result
-        )
-        self.kernel.viewers = self.requests
-        self.kernel.listen.endpoints = self.requests.endpoints
+        self.requests = KernelRequests(self.runner, self.kernel, repeat_result=self._repeat_result)
+        self.grants = GrantEndpoints(self.runner, self.kernel, self.requests, self.context)
+        self.kernel.viewers = self
+        self.kernel.listen.clients = self.clients
         self.runner.backend = self.kernel
         self.journal = JournalDesk(state, self.loop)
-        self.link = LinkServer(self.runner, self.requests, sockets / "link.sock")
+        self.link = LinkServer(self.runner, self.grants, sockets / "link.sock")
         self.verbs = LinkVerbs(
-            self.runner, self.kernel, self.requests, self.journal, self.link, status=self.status
+            self.runner, self.kernel, self.grants, self.journal, self.link, status=self.status
         )
         self.link.status = self.status
         self.runner.endpoints = self
@@ -130,11 +132,11 @@ class Keeper:
         self.loop.turn()
         self.runner.run_timers()
         self.kernel.run_timers()
-        self.requests.run_timers()
+        self.grants.run_timers()
         self.verbs.waiting.run_timers()
         self._upkeep()
         self.runner.commit()
-        for endpoint in self.requests.endpoints():
+        for endpoint in self.grants.endpoints():
             if endpoint.has_waiting:
                 endpoint.flush()
         self.verbs.waiting.after_commit()
@@ -178,6 +180,25 @@ class Keeper:
 
     # ------------------------------------------------------------------ the kernel's news
 
+    def clients(self) -> Iterator[Client]:
+        """Everybody who sees what the kernel publishes."""
+        yield from self.grants.endpoints()
+
+    def kernel_is_ready(self) -> None:
+        self.requests.kernel_is_ready()
+
+    def kernel_has_left(self) -> None:
+        """Tell clients that wait for the kernel that it restarts, as jupyter_client's restarter would."""
+        origin = Origin(self.runner.keeper.actor, "")
+        stamp = self.runner.stamper.stamp(
+            origin,
+            "by",
+            generation=self.runner.session.floor.generation,
+            seq=self.runner.recorder.committed_seq,
+        )
+        parts = self.kernel.state.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
+        self.runner.recorder.send(self.kernel.listen.show, Published(b"status", parts))
+
     def _kernel_started(self, problem: str | None) -> None:
         if problem is None:
             self._write_pointer("open")
@@ -211,10 +232,10 @@ class Keeper:
     # ------------------------------------------------------------------ what the core wants of the endpoints
 
     def open_grant(self, grant: str) -> None:
-        self.requests.open(self.runner.session.grants[grant])
+        self.grants.open(self.runner.session.grants[grant])
 
     def close_grant(self, grant: str, reason: str) -> None:
-        self.requests.close(grant)
+        self.grants.close(grant)
         self.link.close_grant(grant, reason)
 
     def tell(self, effect: fx.Tell) -> None:
@@ -395,7 +416,7 @@ class Keeper:
 
     def _close(self) -> None:
         """Leave nothing behind: no process, no socket, no file but the record."""
-        self.requests.close_all()
+        self.grants.close_all()
         self.link.close()
         self.kernel.abandon()
         self.kernel.process.stop_thread()

@@ -16,8 +16,11 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from ..core.actor import Actor
 from ..core.grants import Grant
-from ..wire.kernel import encode_json, join, sign
+from ..core.session import attachment_of_grant
+from ..wire.kernel import DELIMITER, encode_json, join, sign
+from .clients import Published
 from .loop import Loop
 
 REQUEST_CHANNELS = ("shell", "control", "stdin")
@@ -52,7 +55,7 @@ class KernelEndpoint:
     Args:
         receive: called with (channel, frames) for each message that arrives.
         presence: called when a client came or the last one went.
-        marker: makes the message that stands for skipped ones: (number, cursor of the first) -> topic and parts.
+        marker: makes the message that stands for skipped ones, from their number and the cursor of the first.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class KernelEndpoint:
         directory: Path,
         receive: Callable[[str, list[bytes]], None],
         presence: Callable[[], None],
-        marker: Callable[[int, str], tuple[bytes, list[bytes]]],
+        marker: Callable[[int, str], Published],
         alive: Callable[[], bool],
     ) -> None:
         self.grant = grant
@@ -125,6 +128,24 @@ class KernelEndpoint:
             socket.bind(f"ipc://{self._prefix}-{port}")
             self.ports[channel] = port
         return socket
+
+    # ------------------------------------------------------------------ as a client
+
+    @property
+    def actor(self) -> Actor:
+        return self.grant.actor
+
+    @property
+    def attachment(self) -> str:
+        return attachment_of_grant(self.grant.id)
+
+    @property
+    def grant_id(self) -> str | None:
+        return self.grant.id
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.sockets)
 
     # ------------------------------------------------------------------ the connection file
 
@@ -241,8 +262,10 @@ class KernelEndpoint:
 
     # ------------------------------------------------------------------ writing
 
-    def reply(self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes]) -> bool:
+    def reply(self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes], seq: int = 0) -> bool:
         """Send a message to one client; False when it is gone or does not read."""
+        if not self.sockets:
+            return False
         try:
             self.sockets[channel].send_multipart(join(self.key, parts, identities=identities), zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -251,13 +274,18 @@ class KernelEndpoint:
             raise
         return True
 
-    def publish(self, topic: bytes, parts: Sequence[bytes], cursor: str) -> None:
+    def publish(self, published: Published) -> None:
         """Show a message to every client of this grant."""
-        if not self.subscribers:
+        if not self.subscribers or not self.sockets:
             return
-        frames = [topic, b"<IDS|MSG>", sign(self.key, parts[0], parts[1], parts[2], parts[3]), *parts]
+        frames = self._frames(published)
         if self._waiting or self._skipped or not self._send(frames):
-            self._park(frames, cursor)
+            self._park(frames, published.cursor)
+
+    def _frames(self, published: Published) -> list[bytes]:
+        parts = published.parts
+        signature = sign(self.key, parts[0], parts[1], parts[2], parts[3])
+        return [published.topic, DELIMITER, signature, *parts]
 
     def _send(self, frames: list[bytes]) -> bool:
         try:
@@ -281,10 +309,8 @@ class KernelEndpoint:
         while self._waiting and self._send(self._waiting[0].frames):
             self._waiting_bytes -= self._waiting.popleft().size
         if self._skipped and not self._waiting:
-            topic, parts = self._marker(self._skipped, self._skipped_from)
-            frames = [topic, b"<IDS|MSG>", sign(self.key, parts[0], parts[1], parts[2], parts[3]), *parts]
-            if self._send(frames):
-                self._skipped = 0
+            marker = self._marker(self._skipped, self._skipped_from)
+            self._skipped = 0 if self._send(self._frames(marker)) else self._skipped
 
     @property
     def has_waiting(self) -> bool:

@@ -16,12 +16,12 @@ from ..core.actor import KERNEL, UNATTRIBUTED
 from ..wire.errors import WireError
 from ..wire.kernel import Message, parse_header, parse_parent, split, stamp_metadata, verify
 from ..wire.websocket import encode_v1
+from .clients import Client, Published
 from .history import History
 from .kernel_state import KernelState
 from .stamps import Origin, relation_of
 
 if TYPE_CHECKING:
-    from .kernel_endpoint import KernelEndpoint
     from .runner import Runner
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class KernelListen:
         own_status: told when a status of the keeper's own request was published (whether it was idle).
 
     Attributes:
-        endpoints: who sees what the kernel publishes.
+        clients: who sees what the kernel publishes.
         raw: descriptors of the process's own output, by name.
     """
 
@@ -82,7 +82,7 @@ class KernelListen:
         self.state = state
         self._own_reply = own_reply
         self._own_status = own_status
-        self.endpoints: Callable[[], Iterable[KernelEndpoint]] = tuple
+        self.clients: Callable[[], Iterable[Client]] = tuple
         self.history = History()
         self.raw: dict[int, str] = {}
         self._await_idle: dict[str, float] = {}
@@ -230,15 +230,17 @@ class KernelListen:
             message.content,
             *message.buffers,
         ]
-        if not origin.reading:
-            body = encode_v1("iopub", parts[0], parts[1], parts[2], parts[3], message.buffers)
-            runner.note_message("output", origin, body)
         topic = message.identities[0] if message.identities else message_type.encode()
-        recorder.show(self._show, topic, parts, f"{self.state.incarnation}:{seq}")
+        published = Published(
+            topic, parts, incarnation=self.state.incarnation, seq=0 if origin.reading else seq
+        )
+        if not origin.reading:
+            runner.note_message("output", origin, published.v1)
+        recorder.show(self.show, published)
 
-    def _show(self, topic: bytes, parts: list[bytes], cursor: str) -> None:
-        for endpoint in self.endpoints():
-            endpoint.publish(topic, parts, cursor)
+    def show(self, published: Published) -> None:
+        for client in self.clients():
+            client.publish(published)
 
     def _on_reply(self, channel: str, message: Message) -> None:
         parent = parse_parent(message.parent)
@@ -300,10 +302,10 @@ class KernelListen:
         stamp = stamp[:-1] + b',"receipt":"%d:%s"}' % (head.seq, head.hash.encode())
         metadata = stamp_metadata(message.metadata, stamp)
         body = encode_v1("shell", message.header, message.parent, metadata, message.content, message.buffers)
-        runner.note_message("reply", origin, body)
+        seq = runner.note_message("reply", origin, body)
         if origin.endpoint is not None:
             parts = [message.header, message.parent, metadata, message.content, *message.buffers]
-            runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts)
+            runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts, seq)
         self._await_idle[name] = time.monotonic() + IDLE_PATIENCE_SECONDS
         status: Any = reply.status if reply.status in ("ok", "error", "aborted") else "error"
         runner.submit(ev.Replied(name, status, reply.ename))

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import zmq
-import zmq.utils.z85
 
 from ..core import events as ev
-from ..core.grants import Attachment, Grant
 from ..core.operations import MAIN_LANE
 from ..core.policy import (
     CONTROL_CLASSES,
@@ -30,7 +26,6 @@ from ..core.policy import (
     execute_class,
 )
 from ..core.refusal import Refusal
-from ..core.session import attachment_of_grant
 from ..wire.errors import WireError
 from ..wire.kernel import (
     ExecuteRequest,
@@ -45,13 +40,14 @@ from ..wire.kernel import (
     strict_object,
     verify,
 )
+from .clients import Client, Published
 from .history import REQUEST as HISTORY_REQUEST
-from .kernel_endpoint import KernelEndpoint
 from .stamps import Origin
 from .synthesis import detach_content, error_content, refusal_content
 
 if TYPE_CHECKING:
     from ..core import effects as fx
+    from .kernel_endpoint import KernelEndpoint
     from .kernel_side import KernelSide
     from .runner import LiveOperation, Runner
 
@@ -59,7 +55,6 @@ log = logging.getLogger(__name__)
 
 PREVIEW_CHARACTERS = 80
 REFUSALS_RECORDED_PER_SECOND = 10
-ALIVE_SECONDS = 5.0
 # A cell that is just this leaves the client; the kernel and everybody else stay.
 LEAVING = frozenset({"exit", "quit", "exit()", "quit()", "exit;", "quit;", "%exit", "%quit"})
 
@@ -90,7 +85,7 @@ class Request:
     """A message of a kernel client that is being handled: the `Hand` of its event."""
 
     desk: KernelRequests
-    endpoint: KernelEndpoint
+    endpoint: Client
     channel: str
     message: Message
     header: Header
@@ -154,209 +149,85 @@ class Request:
 
 
 class KernelRequests:
-    """The kernel-protocol endpoints of all grants."""
+    """Takes what kernel clients send, whichever way they come."""
 
     def __init__(
         self,
         runner: Runner,
         kernel: KernelSide,
-        context: zmq.Context[zmq.Socket[bytes]],
         *,
         repeat_result: Callable[[str, Request], None],
     ) -> None:
         self.runner = runner
         self.kernel = kernel
-        self._context = context
         self._repeat_result = repeat_result
-        self._endpoints: dict[str, KernelEndpoint] = {}
         self._meters: dict[str, Meter] = {}
         self._waiting_for_info: list[Request] = []
-        self._alive_at = time.monotonic() + ALIVE_SECONDS
-        self._zap = _Zap(context, self)
-        self.files: dict[str, tuple[str, float]] = {}
-        runner.loop.add_timer(self._next_timer)
 
-    # ------------------------------------------------------------------ grants
-
-    def endpoints(self) -> Iterable[KernelEndpoint]:
-        return self._endpoints.values()
-
-    def endpoint(self, grant: str) -> KernelEndpoint | None:
-        return self._endpoints.get(grant)
-
-    def by_token(self, token: str) -> KernelEndpoint | None:
-        return next((e for e in self._endpoints.values() if e.token == token), None)
-
-    def open(self, grant: Grant) -> KernelEndpoint:
-        """Open a grant's sockets and write its connection file."""
-        runner = self.runner
-        endpoint = KernelEndpoint(
-            self._context,
-            runner.loop,
-            grant,
-            directory=Path(runner.config.sockets),
-            receive=lambda channel, frames: self._receive(grant.id, channel, frames),
-            presence=lambda: self._presence(grant.id),
-            marker=self._marker,
-            alive=lambda: self.kernel.is_ready,
-        )
-        self._endpoints[grant.id] = endpoint
-        self._meters[grant.id] = Meter()
-        if grant.transport == "tcp":
-            self._zap.start()
-        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in grant.actor.id)
-        path = Path(runner.config.connections) / f"{runner.name}-{safe}-{grant.id}.json"
-        endpoint.write_connection_file(
-            path,
-            session={"session": runner.config.id, "name": runner.name},
-            kernel_name=runner.config.spec,
-        )
-        return endpoint
-
-    def close(self, grant: str) -> None:
-        endpoint = self._endpoints.pop(grant, None)
-        self._meters.pop(grant, None)
-        if endpoint is not None:
-            self._waiting_for_info = [r for r in self._waiting_for_info if r.endpoint is not endpoint]
-            endpoint.close()
-
-    def close_all(self) -> None:
-        for grant in list(self._endpoints):
-            self.close(grant)
-        self._zap.stop()
-
-    def allowed_key(self, domain: str, key: bytes) -> bool:
-        endpoint = self._endpoints.get(domain)
-        return endpoint is not None and endpoint.public_key is not None and endpoint.public_key == key
-
-    # ------------------------------------------------------------------ presence
-
-    def _attachment(self, endpoint: KernelEndpoint) -> str:
-        """The attachment of a grant's endpoint, made when its first client speaks or subscribes."""
-        name = attachment_of_grant(endpoint.grant.id)
-        if name not in self.runner.session.attachments:
-            grant = endpoint.grant
-            self.runner.submit(
-                ev.Attach(
-                    Attachment(
-                        name, grant.actor, grant.role, grant.transport, grant.id, client="kernel protocol"
-                    )
-                )
-            )
-        return name
-
-    def _presence(self, grant: str) -> None:
-        endpoint = self._endpoints.get(grant)
-        if endpoint is None:
-            return
-        name = attachment_of_grant(grant)
-        if endpoint.is_present:
-            self._attachment(endpoint)
-        elif name in self.runner.session.attachments:
-            self.runner.submit(ev.Detach(name, "its last client has gone"))
-
-    def _next_timer(self) -> float | None:
-        return self._alive_at if self._endpoints else None
-
-    def run_timers(self) -> None:
-        now = time.monotonic()
-        if now < self._alive_at:
-            return
-        self._alive_at = now + ALIVE_SECONDS
-        for endpoint in list(self._endpoints.values()):
-            name = attachment_of_grant(endpoint.grant.id)
-            if endpoint.is_present and name in self.runner.session.attachments:
-                self.runner.submit(ev.Alive(name))
-            else:
-                self._presence(endpoint.grant.id)
-
-    def _marker(self, skipped: int, cursor: str) -> tuple[bytes, list[bytes]]:
-        text = (
-            f"[{skipped} messages were not sent, because this client did not read them in time; all are kept: "
-            f"jupyter cmdop read {self.runner.name} --after {_before(cursor)}]\n"
-        )
-        origin = Origin(self.runner.keeper.actor, "")
-        stamp = self.runner.stamper.stamp(
-            origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
-        content = {"name": "stderr", "text": text}
-        parts = self.kernel.state.voice.say("stream", b"{}", content, b'{"cmdop":' + stamp + b"}")
-        return b"stream.stderr", parts
+    def forget(self, client: Client) -> None:
+        """A client's endpoint is closed."""
+        self._meters.pop(client.attachment, None)
+        self._waiting_for_info = [r for r in self._waiting_for_info if r.endpoint is not client]
 
     def kernel_is_ready(self) -> None:
         waiting, self._waiting_for_info = self._waiting_for_info, []
         for request in waiting:
             self._answer_info(request)
 
-    def kernel_has_left(self) -> None:
-        """Tell clients that wait for the kernel that it restarts, as jupyter_client's restarter would."""
-        origin = Origin(self.runner.keeper.actor, "")
-        stamp = self.runner.stamper.stamp(
-            origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
-        for endpoint in self._endpoints.values():
-            parts = self.kernel.state.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
-            self.runner.recorder.send(endpoint.publish, b"status", parts, "")
-
     # ------------------------------------------------------------------ receiving
 
-    def _receive(self, grant: str, channel: str, frames: list[bytes]) -> None:
-        endpoint = self._endpoints.get(grant)
-        if endpoint is None:
-            return
+    def receive_frames(self, endpoint: KernelEndpoint, channel: str, frames: list[bytes]) -> None:
+        """Take the frames of one ZMQ message; whose key signed them is their author."""
         try:
             message = split(frames)
             if not verify(endpoint.key, message):
                 raise WireError("it is not signed with the key of this connection")
             header = parse_header(message.header)
         except WireError as error:
-            self._note_refused(endpoint, "forbidden", f"a message on {channel} was not let in: {error}")
-            return
-        if header.session in self.kernel.state.sessions:
-            self._note_refused(endpoint, "forbidden", f"a message of the kernel came back on {channel}")
+            self.note_refused(endpoint, "forbidden", f"a message on {channel} was not let in: {error}")
             return
         if endpoint.is_replay(message.signature) and header.msg_type != "execute_request":
-            self._note_refused(
+            self.note_refused(
                 endpoint, "request_id_conflict", f"message {header.msg_id} on {channel} came a second time"
             )
             return
+        self.receive(endpoint, channel, message, header)
+
+    def receive(self, client: Client, channel: str, message: Message, header: Header) -> None:
+        """Take one message whose author is known."""
+        if header.session in self.kernel.state.sessions:
+            self.note_refused(client, "forbidden", f"a message of the kernel came back on {channel}")
+            return
         origin = Origin(
-            endpoint.grant.actor,
+            client.actor,
             header.msg_type,
             header=message.header,
-            endpoint=endpoint,
+            endpoint=client,
             identities=message.identities,
             channel=channel,
             client_session=header.session,
             lane=header.subshell_id or MAIN_LANE,
         )
-        request = Request(self, endpoint, channel, message, header, origin)
+        request = Request(self, client, channel, message, header, origin)
         try:
-            # A kernel that cannot read one of these gives no answer at all.
-            message.parent = _object(message.parent, "parent header")
-            message.metadata = _object(message.metadata, "metadata")
-            self._dispatch(request, self._attachment(endpoint))
+            self._dispatch(request, client.attachment)
         except WireError as error:
             refusal = Refusal("unsupported", f"{header.msg_type} cannot be read: {error}")
-            self._note_refused(endpoint, refusal.code, refusal.message)
+            self.note_refused(client, refusal.code, refusal.message)
             request.rejected(refusal)
 
-    def _note_refused(self, endpoint: KernelEndpoint, code: str, message: str) -> None:
-        skipped = self._meters[endpoint.grant.id].admit()
+    def note_refused(self, client: Client, code: str, message: str) -> None:
+        skipped = self._meters.setdefault(client.attachment, Meter()).admit()
         if skipped is None:
             return
         data: dict[str, Any] = {"code": code, "message": message}
         if skipped:
             data["unrecorded_before"] = skipped
-        log.warning("refused from the endpoint of %s: %s", endpoint.grant.actor.id, message)
+        log.warning("refused from the endpoint of %s: %s", client.actor.id, message)
         # The author is not known: the message is not his who holds the key, or is a copy.
-        self.runner.note("refused", grant=endpoint.grant.id, data=data, basis="intended")
+        self.runner.note(
+            "refused", grant=client.grant_id, attachment=client.attachment, data=data, basis="intended"
+        )
 
     def _dispatch(self, request: Request, attachment: str) -> None:
         kind = request.header.msg_type
@@ -431,7 +302,7 @@ class KernelRequests:
             stop_on_error=execute.stop_on_error,
             generation=stamp.generation,
             request_id=stamp.request_id,
-            prior=self.runner.prior(request.endpoint.grant.actor.id, stamp.request_id),
+            prior=self.runner.prior(request.endpoint.actor.id, stamp.request_id),
         )
 
     def _pass_on(self, request: Request, attachment: str, input_class: InputClass) -> None:
@@ -463,8 +334,8 @@ class KernelRequests:
     def _refuse(self, request: Request, code: str, message: str, next_: tuple[str, ...] = ()) -> None:
         self.runner.note(
             "refused",
-            actor=request.endpoint.grant.actor.id,
-            grant=request.endpoint.grant.id,
+            actor=request.endpoint.actor.id,
+            grant=request.endpoint.grant_id,
             basis="intended",
             data={"code": code, "message": message, "what": request.header.msg_type},
         )
@@ -486,7 +357,7 @@ class KernelRequests:
         if live is not None:
             self.runner.recorder.send(self._show_busy, request.endpoint, live)
 
-    def _show_busy(self, endpoint: KernelEndpoint, live: LiveOperation) -> None:
+    def _show_busy(self, endpoint: Client, live: LiveOperation) -> None:
         """The state as it is: the answer to a newcomer's own question said busy and idle of that question only."""
         if live.outcome is not None:
             return
@@ -497,7 +368,7 @@ class KernelRequests:
             seq=self.runner.recorder.committed_seq,
         )
         parts = self.kernel.state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}")
-        endpoint.publish(b"status", parts, "")
+        endpoint.publish(Published(b"status", parts))
 
     def _history(self, request: Request, attachment: str) -> None:
         if "input" not in self.runner.session.attachments[attachment].rights:
@@ -512,8 +383,8 @@ class KernelRequests:
     def _leave(self, request: Request, attachment: str, how: str) -> None:
         self.runner.note(
             "detach_requested",
-            actor=request.endpoint.grant.actor.id,
-            grant=request.endpoint.grant.id,
+            actor=request.endpoint.actor.id,
+            grant=request.endpoint.grant_id,
             attachment=attachment,
             data={"how": how, "client_session": request.header.session},
         )
@@ -579,10 +450,9 @@ class KernelRequests:
             operation: whose they are.
         """
         origin, endpoint = request.origin, request.endpoint
-        if endpoint.grant.id not in self._endpoints:
+        if not endpoint.is_open:
             return
         same = any(m.parent and parent_id(m.parent) == request.header.msg_id for _, m in messages)
-        cursor = ""
         replied = False
         for channel, message in messages:
             parts = [message.header, origin.header, message.metadata, message.content, *message.buffers]
@@ -590,7 +460,7 @@ class KernelRequests:
                 endpoint.reply("shell", origin.identities, parts)
                 replied = True
             elif not same:  # a new message id has not seen the output; the same one has
-                endpoint.publish(b"repeated", parts, cursor)
+                endpoint.publish(Published(b"repeated", parts))
         if not replied:
             live = self.runner.session.operations.get(operation)
             outcome = live.outcome if live is not None and live.outcome is not None else "unknown"
@@ -619,52 +489,3 @@ def expiry(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
-
-
-def _before(cursor: str) -> str:
-    incarnation, _, seq = cursor.partition(":")
-    return f"{incarnation}:{max(0, int(seq) - 1)}" if seq else cursor
-
-
-class _Zap:
-    """Answers libzmq's ZAP questions (rfc.zeromq.org/spec/27): only the keypair in a grant's file may connect."""
-
-    ADDRESS = "inproc://zeromq.zap.01"
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], desk: KernelRequests) -> None:
-        self._context = context
-        self._desk = desk
-        self._socket: zmq.Socket[bytes] | None = None
-
-    def start(self) -> None:
-        if self._socket is not None:
-            return
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        self._socket.bind(self.ADDRESS)
-        self._desk.runner.loop.add_socket(self._socket, self._read)
-
-    def _read(self) -> None:
-        socket = self._socket
-        if socket is None:
-            return
-        while True:
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            split_at = frames.index(b"") + 1 if b"" in frames else 0
-            envelope, body = frames[:split_at], frames[split_at:]
-            if len(body) < 6:
-                continue
-            version, sequence, domain, _, _, mechanism, *credentials = body
-            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
-            allowed = self._desk.allowed_key(domain.decode(errors="replace"), key)
-            status = (b"200", b"OK", domain) if allowed else (b"400", b"unknown key", b"")
-            socket.send_multipart([*envelope, version, sequence, *status, b""])
-
-    def stop(self) -> None:
-        if self._socket is not None:
-            self._desk.runner.loop.remove_socket(self._socket)
-            self._socket.close(0)
-            self._socket = None

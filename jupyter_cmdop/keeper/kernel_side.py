@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import zmq
@@ -23,7 +23,6 @@ from .kernel_talk import KernelTalk
 from .synthesis import Voice
 
 if TYPE_CHECKING:
-    from .kernel_endpoint import KernelEndpoint
     from .runner import LiveOperation, Runner
 
 log = logging.getLogger(__name__)
@@ -45,9 +44,8 @@ OWN_HISTORY = "setattr(get_ipython().history_manager, 'enabled', False)"
 
 
 class Viewers(Protocol):
-    """Who sees what the kernel publishes."""
+    """Who is told when the kernel comes and goes."""
 
-    def endpoints(self) -> Iterable[KernelEndpoint]: ...
     def kernel_is_ready(self) -> None: ...
     def kernel_has_left(self) -> None: ...
 

@@ -19,12 +19,12 @@ from ..wire.kernel import (
     stamp_metadata,
     without_stop_on_error,
 )
+from .clients import Client, Published
 from .kernel_state import KernelState
 from .stamps import Origin
 from .synthesis import error_content, make_header
 
 if TYPE_CHECKING:
-    from .kernel_endpoint import KernelEndpoint
     from .runner import LiveOperation, Runner
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class KernelTalk:
 
     def answer_in_place(
         self,
-        endpoint: KernelEndpoint,
+        endpoint: Client,
         origin: Origin,
         reply_type: str,
         content: dict[str, Any] | bytes,
@@ -223,11 +223,10 @@ class KernelTalk:
     ) -> None:
         """Say what the kernel would: busy, an error where there is one, the reply, idle."""
         metadata = b'{"cmdop":' + stamp + b"}"
-        cursor = f"{self.state.incarnation}:{self._runner.recorder.committed_seq}"
         parent, voice = origin.header, self.state.voice
-        endpoint.publish(b"status", voice.status("busy", parent, metadata), cursor)
+        endpoint.publish(Published(b"status", voice.status("busy", parent, metadata)))
         if show_error and isinstance(content, dict):
             shown = {key: content[key] for key in ("ename", "evalue", "traceback")}
-            endpoint.publish(b"error", voice.say("error", parent, shown, metadata), cursor)
+            endpoint.publish(Published(b"error", voice.say("error", parent, shown, metadata)))
         endpoint.reply(origin.channel, origin.identities, voice.say(reply_type, parent, content, metadata))
-        endpoint.publish(b"status", voice.status("idle", parent, metadata), cursor)
+        endpoint.publish(Published(b"status", voice.status("idle", parent, metadata)))

@@ -19,11 +19,11 @@ from ..core.actor import ACTOR_KINDS, Actor, ActorKind, BadName, check_actor_id
 from ..core.grants import Attachment, Role
 from ..core.refusal import Refusal
 from ..wire.errors import WireError
-from ..wire.link import OLDEST_PROTOCOL, PROTOCOL, FrameDecoder, encode_frame
+from ..wire.link import OLDEST_PROTOCOL, PROTOCOL, FrameDecoder, encode_frame, encode_spilling, unspill
 from .peer import Peer, peer_of
 
 if TYPE_CHECKING:
-    from .kernel_requests import KernelRequests
+    from .grant_endpoints import GrantEndpoints
     from .runner import Runner
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ MAX_CONNECTIONS = 512
 READ_BYTES = 256 * 1024
 OUTBOX_BYTES = 64 * 1024 * 1024  # a connection that does not read what it asked for is closed
 PAUSE_BYTES = 1024 * 1024  # nothing more is fetched for a reader that has so much unread
-HELLO_SECONDS = 10.0
+REQUEST_BYTES = 256 * 1024 * 1024  # of what one request carries beyond its header
+HELLO_SECONDS = 10.0  # a connection that has not said who it is by then makes room for others
 LINK_BACKLOG = 128
 
 
@@ -61,7 +62,7 @@ class LinkConnection:
         self.peer = peer
         self.attachment: Attachment | None = None
         self.closed = False
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(max_payload=REQUEST_BYTES)
         self._out: list[memoryview] = []
         self._out_bytes = 0
         self._writing = False
@@ -75,12 +76,12 @@ class LinkConnection:
     def is_backed_up(self) -> bool:
         return self._out_bytes > PAUSE_BYTES
 
-    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    def send(self, header: dict[str, Any]) -> None:
         """Queue a frame; the connection is closed when too much waits."""
         if self.closed:
             return
         try:
-            frame = encode_frame(header, payload)
+            frame = encode_spilling(header, "item" if "item" in header else "result")
         except WireError as error:
             log.error("an answer cannot be sent: %s", error)
             frame = encode_frame(
@@ -137,6 +138,8 @@ class LinkConnection:
         if not data:
             self.close("closed by the client")
             return
+        if self._closing:  # what he says after his last answer is not heard
+            return
         try:
             frames = self._decoder.feed(data)
         except WireError as error:
@@ -165,7 +168,7 @@ Verb = Callable[[LinkConnection, int, dict[str, Any], bytes], None]
 class LinkServer:
     """Listens on the link socket and knows who may come."""
 
-    def __init__(self, runner: Runner, desk: KernelRequests, path: Path) -> None:
+    def __init__(self, runner: Runner, desk: GrantEndpoints, path: Path) -> None:
         self.runner = runner
         self._desk = desk
         self._path = path
@@ -191,6 +194,7 @@ class LinkServer:
                 log.error("a link connection cannot be accepted: %s", error)
                 return
             connection.setblocking(False)
+            self._drop_silent()
             try:
                 peer = peer_of(connection)
             except OSError:
@@ -201,6 +205,12 @@ class LinkServer:
                 connection.close()
                 continue
             self.connections.add(LinkConnection(self, connection, peer))
+
+    def _drop_silent(self) -> None:
+        """Close what has been connected for long without a hello: it holds a place that somebody may need."""
+        latest = time.monotonic() - HELLO_SECONDS
+        for connection in [c for c in self.connections if c.attachment is None and c.opened_at < latest]:
+            connection.close("it did not say who it is")
 
     # ------------------------------------------------------------------ frames
 
@@ -219,7 +229,11 @@ class LinkServer:
             self._request(connection, header, payload)
 
     def _request(self, connection: LinkConnection, header: dict[str, Any], payload: bytes) -> None:
-        number, verb, args = header.get("id"), header.get("verb"), header.get("args", {})
+        number, verb = header.get("id"), header.get("verb")
+        try:
+            args = unspill(header, payload).get("args", {})
+        except WireError:
+            args = None
         if not isinstance(number, int) or not isinstance(verb, str) or not isinstance(args, dict):
             connection.send(
                 {

@@ -47,8 +47,8 @@ from .runner import NoHand
 from .synthesis import make_header
 
 if TYPE_CHECKING:
+    from .grant_endpoints import GrantEndpoints
     from .journal_desk import JournalDesk
-    from .kernel_requests import KernelRequests
     from .kernel_side import KernelSide
     from .link_endpoint import LinkConnection, LinkServer
     from .runner import Hand, LiveOperation, Runner
@@ -127,7 +127,7 @@ class LinkVerbs:
         self,
         runner: Runner,
         kernel: KernelSide,
-        desk: KernelRequests,
+        desk: GrantEndpoints,
         journal: JournalDesk,
         server: LinkServer,
         *,

@@ -9,7 +9,7 @@ from ..core.actor import Actor
 from ..wire.kernel import encode_json
 
 if TYPE_CHECKING:
-    from .kernel_endpoint import KernelEndpoint
+    from .clients import Client
 
 STAMP_VERSION = 1
 
@@ -36,7 +36,7 @@ class Origin:
     message_type: str
     header: bytes = b"{}"
     operation: str | None = None
-    endpoint: KernelEndpoint | None = None
+    endpoint: Client | None = None
     identities: list[bytes] = field(default_factory=list)
     channel: str = "shell"
     reading: bool = False
