@@ -17,7 +17,7 @@ from ..journal.outputs import collect, for_notebook, output_of, text_of
 from ..journal.query import JournalReader, StoredEntry, log_line
 from ..journal.verify import VerifyReport, verify
 from ..wire.errors import WireError
-from ..wire.kernel import Message
+from ..wire.kernel import Message, parse_parent
 from ..wire.websocket import decode_v1
 from .loop import Loop
 from .stamps import relation_of
@@ -267,6 +267,35 @@ def messages_of(reader: JournalReader, operation: str, first_seq: int) -> list[t
         channel, header, parent, metadata, content, buffers = decode_v1(entry.body)
         found.append((channel, Message([], b"", header, parent, metadata, content, list(buffers))))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Recorded kernel messages as websocket v1 bodies, up to and including the seq `after`."""
+
+    bodies: list[bytes]
+    after: int
+
+
+def frames_after(reader: JournalReader, after: int, session_id: str) -> Frames:
+    """The next kernel messages behind `after` that a client with this header session sees."""
+    head = reader.head().seq
+    bodies: list[bytes] = []
+    size = 0
+    for count, entry in enumerate(reader.entries(after, types=("output", "reply"), until=head), start=1):
+        if entry.body is not None and (entry.type == "output" or _asked_by(entry.body) == session_id):
+            bodies.append(entry.body)
+            size += len(entry.body)
+        if count >= PAGE_ENTRIES or size >= PAGE_BYTES:
+            return Frames(bodies, entry.seq)
+    return Frames(bodies, head)
+
+
+def _asked_by(body: bytes) -> str:
+    try:
+        return parse_parent(decode_v1(body).parent).session
+    except WireError:
+        return ""
 
 
 def parse_cursor(cursor: str | None) -> int:

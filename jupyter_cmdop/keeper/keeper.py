@@ -38,6 +38,7 @@ from .loop import Loop
 from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
 from .stamps import Origin
+from .websocket_desk import WebsocketDesk
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +82,17 @@ class Keeper:
         self.kernel.listen.clients = self.clients
         self.runner.backend = self.kernel
         self.journal = JournalDesk(state, self.loop)
+        self.websockets = WebsocketDesk(self.runner, self.kernel, self.requests, self.journal)
         self.link = LinkServer(self.runner, self.grants, sockets / "link.sock")
         self.verbs = LinkVerbs(
-            self.runner, self.kernel, self.grants, self.journal, self.link, status=self.status
+            self.runner,
+            self.kernel,
+            self.grants,
+            self.journal,
+            self.link,
+            websockets=self.websockets,
+            status=self.status,
+            activity=self.activity,
         )
         self.link.status = self.status
         self.runner.endpoints = self
@@ -133,6 +142,7 @@ class Keeper:
         self.runner.run_timers()
         self.kernel.run_timers()
         self.grants.run_timers()
+        self.websockets.run_timers()
         self.verbs.waiting.run_timers()
         self._upkeep()
         self.runner.commit()
@@ -140,6 +150,8 @@ class Keeper:
             if endpoint.has_waiting:
                 endpoint.flush()
         self.verbs.waiting.after_commit()
+        self.websockets.after_commit()
+        self.verbs.activity.after_commit()
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
 
@@ -183,6 +195,7 @@ class Keeper:
     def clients(self) -> Iterator[Client]:
         """Everybody who sees what the kernel publishes."""
         yield from self.grants.endpoints()
+        yield from self.websockets.clients()
 
     def kernel_is_ready(self) -> None:
         self.requests.kernel_is_ready()
@@ -236,6 +249,7 @@ class Keeper:
 
     def close_grant(self, grant: str, reason: str) -> None:
         self.grants.close(grant)
+        self.websockets.drop(attachment=None, actor=None, grant=grant, reason=reason)
         self.link.close_grant(grant, reason)
 
     def tell(self, effect: fx.Tell) -> None:
@@ -264,6 +278,20 @@ class Keeper:
         self.journal.ask(lambda reader: messages_of(reader, operation, first), told)
 
     # ------------------------------------------------------------------ looking
+
+    def activity(self) -> dict[str, Any]:
+        """What a Jupyter server shows of a kernel, and culls it by."""
+        return {
+            "name": self.runner.name,
+            "state": self._state(),
+            "execution_state": self._execution_state(),
+            "incarnation": self.runner.session.incarnation,
+            "connections": self._connections(),
+            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+        }
+
+    def _connections(self) -> int:
+        return self.websockets.count + sum(1 for endpoint in self.grants.endpoints() if endpoint.is_present)
 
     def status(self) -> dict[str, Any]:
         """The shape `Status` of the link."""
@@ -313,6 +341,8 @@ class Keeper:
             if floor.driver is not None and lease is not None
             else None,
             "iopub": "may_drop" if self.kernel.state.may_drop else "waits_for_reader",
+            "connections": self._connections(),
+            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
             "level": "cooperative",
             "workspace": config.workspace,
             "cwd": config.cwd,
@@ -416,6 +446,7 @@ class Keeper:
 
     def _close(self) -> None:
         """Leave nothing behind: no process, no socket, no file but the record."""
+        self.websockets.close_all("the session has ended")
         self.grants.close_all()
         self.link.close()
         self.kernel.abandon()

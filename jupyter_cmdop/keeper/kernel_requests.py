@@ -36,6 +36,7 @@ from ..wire.kernel import (
     decode_json,
     parse_execute,
     parse_header,
+    parse_parent,
     split,
     strict_object,
     verify,
@@ -91,6 +92,7 @@ class Request:
     header: Header
     origin: Origin
     execute: ExecuteRequest | None = None
+    composed_before: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -193,8 +195,10 @@ class KernelRequests:
             return
         self.receive(endpoint, channel, message, header)
 
-    def receive(self, client: Client, channel: str, message: Message, header: Header) -> None:
-        """Take one message whose author is known."""
+    def receive(
+        self, client: Client, channel: str, message: Message, header: Header, *, composed_before: bool = False
+    ) -> None:
+        """Take one message whose author is known; `composed_before` as in `Submit`."""
         if header.session in self.kernel.state.sessions:
             self.note_refused(client, "forbidden", f"a message of the kernel came back on {channel}")
             return
@@ -208,7 +212,7 @@ class KernelRequests:
             client_session=header.session,
             lane=header.subshell_id or MAIN_LANE,
         )
-        request = Request(self, client, channel, message, header, origin)
+        request = Request(self, client, channel, message, header, origin, composed_before=composed_before)
         try:
             self._dispatch(request, client.attachment)
         except WireError as error:
@@ -231,6 +235,9 @@ class KernelRequests:
 
     def _dispatch(self, request: Request, attachment: str) -> None:
         kind = request.header.msg_type
+        # A kernel would drop a message of which it cannot read these, and never answer it.
+        client_stamp(request.message.metadata)
+        parse_parent(request.message.parent)
         if request.channel == "stdin":
             if kind != "input_reply":
                 raise WireError(f"{kind} does not belong on stdin")
@@ -268,6 +275,7 @@ class KernelRequests:
                 message_type=request.header.msg_type,
                 input_class=input_class,
                 executes=request.execute is not None,
+                composed_before=request.composed_before,
                 **fields,
             ),
             request,

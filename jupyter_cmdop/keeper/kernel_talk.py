@@ -92,7 +92,7 @@ class KernelTalk:
         parts = [
             header,
             message.parent,
-            message.metadata,
+            self._stamped(message, operation.origin, generation),
             without_stop_on_error(message.content),
             *message.buffers,
         ]
@@ -115,9 +115,17 @@ class KernelTalk:
             operation=None,
             generation=generation,
         )
-        parts = [header, message.parent, message.metadata, message.content, *message.buffers]
+        metadata = self._stamped(message, origin, generation)
+        parts = [header, message.parent, metadata, message.content, *message.buffers]
         fenced = None if origin.reading else generation
         self.state.channels.send(channel, join(self.state.channels.launched.key, parts), generation=fenced)
+
+    def _stamped(self, message: Message, origin: Origin, generation: int) -> bytes:
+        """The metadata of a request: code in the kernel must not read a stamp that a client made."""
+        seq = self._runner.recorder.committed_seq
+        return stamp_metadata(
+            message.metadata, self._runner.stamper.stamp(origin, "by", generation=generation, seq=seq)
+        )
 
     def answer(self, operation: LiveOperation, prompt: str, content: bytes) -> None:
         request = operation.prompts.pop(prompt, None)

@@ -108,6 +108,18 @@ class CloseArgs(msgspec.Struct):
     force: bool = False
 
 
+class RenewArgs(msgspec.Struct):
+    attachment: str
+    valid_until_seconds: float | None = None
+
+
+class DropArgs(msgspec.Struct):
+    attachment: str | None = None
+    actor: str | None = None
+    grant: str | None = None
+    reason: str = "its credential has ended"
+
+
 class NoArgs(msgspec.Struct):
     pass
 
@@ -118,6 +130,7 @@ class Call:
 
     connection: LinkConnection
     number: int
+    payload: bytes = b""
     done: bool = False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -35,6 +36,18 @@ PAUSE_BYTES = 1024 * 1024  # nothing more is fetched for a reader that has so mu
 REQUEST_BYTES = 256 * 1024 * 1024  # of what one request carries beyond its header
 HELLO_SECONDS = 10.0  # a connection that has not said who it is by then makes room for others
 LINK_BACKLOG = 128
+MAX_DESCRIPTORS = 16  # handed over in one piece
+
+
+class VerifiedActor(msgspec.Struct):
+    """A user whom a Jupyter server, a process of the owner, has verified, and in whose name it asks."""
+
+    id: str
+    kind: str = "human"
+    name: str = ""
+    on_behalf_of: str | None = None
+    role: Role = "peer"
+    grant: str | None = None
 
 
 class Hello(msgspec.Struct):
@@ -47,6 +60,7 @@ class Hello(msgspec.Struct):
     kind: str | None = None
     token: str | None = None
     persistent: bool = False
+    verified: VerifiedActor | None = None
 
 
 class LinkConnection:
@@ -68,6 +82,7 @@ class LinkConnection:
         self._writing = False
         self._closing = False
         self.opened_at = time.monotonic()
+        self.descriptors: collections.deque[int] = collections.deque()
         self.on_close: list[Callable[[], None]] = []
         self.on_drain: list[Callable[[], None]] = []
         server.runner.loop.add_reader(connection.fileno(), self._ready)
@@ -130,7 +145,8 @@ class LinkConnection:
         if self.closed:
             return
         try:
-            data = self._socket.recv(READ_BYTES)
+            data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, MAX_DESCRIPTORS)
+            self.descriptors.extend(descriptors)
         except BlockingIOError:
             return
         except OSError:
@@ -155,6 +171,8 @@ class LinkConnection:
         self.closed = True
         self._server.runner.loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
         self._out.clear()
         calls, self.on_close = self.on_close, []
         for call in calls:
@@ -339,9 +357,24 @@ class LinkServer:
                 )
             return below
         owner = self.runner.owner
+        if hello.verified is not None:
+            return self._verified(hello.verified, owner)
         if hello.actor is None or hello.actor == owner.id:
             return owner, "owner", None, None
         return self._named(hello, owner)
+
+    def _verified(
+        self, user: VerifiedActor, owner: Actor
+    ) -> tuple[Actor, Role, str | None, str | None] | Refusal:
+        """A user of the owner's Jupyter server, whose word is as good as the owner's."""
+        if user.id == owner.id:
+            return owner, user.role, user.grant, None
+        try:
+            check_actor_id(user.id)
+        except BadName as error:
+            return Refusal("forbidden", str(error))
+        kind: ActorKind = next((k for k in ACTOR_KINDS if k == user.kind), "human")
+        return Actor(user.id, kind, user.name, user.on_behalf_of), user.role, user.grant, None
 
     def _named(self, hello: Hello, owner: Actor) -> tuple[Actor, Role, str | None, str | None] | Refusal:
         """A name that the owner gives somebody who acts through his account."""

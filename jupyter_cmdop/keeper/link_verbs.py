@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -22,11 +23,13 @@ from ..core.refusal import Refusal
 from ..wire.kernel import Message, content_digest, encode_json
 from .journal_desk import Item, Wanted, parse_cursor
 from .kernel_requests import expiry, preview
+from .link_activity import LinkActivity
 from .link_calls import (
     AnswerArgs,
     BadArguments,
     Call,
     CloseArgs,
+    DropArgs,
     HandBackArgs,
     InterruptArgs,
     InviteArgs,
@@ -35,6 +38,7 @@ from .link_calls import (
     PolicyArgs,
     ReadArgs,
     RenameArgs,
+    RenewArgs,
     RevokeArgs,
     RunArgs,
     TakeArgs,
@@ -45,6 +49,7 @@ from .link_calls import (
 from .link_waiting import Follow, LinkWaiting, Waiter, refuse_unknown
 from .runner import NoHand
 from .synthesis import make_header
+from .websocket_desk import AdoptArgs, NotAdopted
 
 if TYPE_CHECKING:
     from .grant_endpoints import GrantEndpoints
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from .kernel_side import KernelSide
     from .link_endpoint import LinkConnection, LinkServer
     from .runner import Hand, LiveOperation, Runner
+    from .websocket_desk import WebsocketDesk
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +137,9 @@ class LinkVerbs:
         journal: JournalDesk,
         server: LinkServer,
         *,
+        websockets: WebsocketDesk,
         status: Callable[[], dict[str, Any]],
+        activity: Callable[[], dict[str, Any]],
     ) -> None:
         self.runner = runner
         self.kernel = kernel
@@ -139,7 +147,9 @@ class LinkVerbs:
         self._journal = journal
         self._server = server
         self._status = status
+        self._websockets = websockets
         self.waiting = LinkWaiting(runner, journal)
+        self.activity = LinkActivity(runner, activity)
         self._closers: list[Call] = []
         self._verbs: dict[str, tuple[type[Any], Callable[[Call, Any], None]]] = {
             "status": (NoArgs, self._status_verb),
@@ -160,14 +170,18 @@ class LinkVerbs:
             "rename": (RenameArgs, self._rename),
             "restart": (NoArgs, self._restart),
             "close": (CloseArgs, self._close),
+            "adopt": (AdoptArgs, self._adopt),
+            "renew": (RenewArgs, self._renew),
+            "drop": (DropArgs, self._drop),
+            "activity": (NoArgs, self._activity),
         }
         server.verb = self._dispatch
-        server.cancel = self.waiting.cancel
+        server.cancel = self._cancel
 
     def _dispatch(
-        self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], _: bytes
+        self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], payload: bytes
     ) -> None:
-        call = Call(connection, number)
+        call = Call(connection, number, payload)
         known = self._verbs.get(verb)
         if known is None:
             call.fail("unknown_verb", f"no verb {verb!r}; there are {', '.join(sorted(self._verbs))}")
@@ -176,6 +190,10 @@ class LinkVerbs:
             known[1](call, msgspec.convert(args, known[0]))
         except (msgspec.ValidationError, BadArguments, ValueError) as error:
             call.fail("bad_request", f"{verb}: {error}")
+
+    def _cancel(self, connection: LinkConnection, number: int) -> None:
+        self.waiting.cancel(connection, number)
+        self.activity.cancel(connection, number)
 
     def _submit(self, call: Call, event: ev.Event) -> list[fx.Effect] | None:
         """Submit an event that carries nothing.
@@ -505,6 +523,49 @@ class LinkVerbs:
         for call in self._closers:
             call.result({"closed": True, "ended": pids})
         self.waiting.session_ended()
+
+    # ------------------------------------------------------------------ what a Jupyter server asks
+
+    def _adopt(self, call: Call, args: AdoptArgs) -> None:
+        connection = call.connection
+        if not connection.descriptors:
+            raise BadArguments("the socket must come with this frame (SCM_RIGHTS)")
+        adopted = socket.socket(fileno=connection.descriptors.popleft())
+        if not self._is_server(call):
+            adopted.close()
+            call.refuse(Refusal("forbidden", "only a Jupyter server of the owner hands sockets over"))
+            return
+        try:
+            after = None if args.cursor is None else parse_cursor(args.cursor)
+            attachment = self._websockets.adopt(args, adopted, call.payload, after)
+        except (NotAdopted, ValueError) as error:
+            adopted.close()
+            call.refuse(Refusal("unsupported", str(error)))
+            return
+        self._result(call, {"attachment": attachment})
+
+    def _is_server(self, call: Call) -> bool:
+        """Whether the owner himself is at the other end, and so may speak of others."""
+        attachment = call.connection.attachment
+        return attachment is not None and attachment.role == "owner" and attachment.via is None
+
+    def _renew(self, call: Call, args: RenewArgs) -> None:
+        known = self._is_server(call) and self._websockets.renew(args.attachment, args.valid_until_seconds)
+        self._result(call, {"renewed": known})
+
+    def _drop(self, call: Call, args: DropArgs) -> None:
+        if not self._is_server(call):
+            call.refuse(
+                Refusal("forbidden", "only the owner closes the connections of others", next=("revoke",))
+            )
+            return
+        closed = self._websockets.drop(
+            attachment=args.attachment, actor=args.actor, grant=args.grant, reason=args.reason
+        )
+        self._result(call, {"closed": closed})
+
+    def _activity(self, call: Call, args: NoArgs) -> None:
+        self.activity.watch(call)
 
     # ------------------------------------------------------------------ telling
 

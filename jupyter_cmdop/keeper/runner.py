@@ -133,6 +133,7 @@ class Runner:
         self.backend: Backend | None = None
         self.endpoints: Endpoints | None = None
         self.touched_at = time.monotonic()
+        self.active_at = time.time()
         self.started_at = time.time()
         self._started_mono = time.monotonic()
         loop.add_timer(self._next_timer)
@@ -151,6 +152,8 @@ class Runner:
         holder = NoHand() if hand is None else hand
         if not isinstance(event, ev.Alive):
             self.touched_at = time.monotonic()
+        if isinstance(event, ev.Submit):
+            self.active_at = time.time()
         refusal = self._refusal_of_journal(event)
         if refusal is not None:
             holder.rejected(refusal)
@@ -227,6 +230,7 @@ class Runner:
 
     def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
         """Add an entry whose body is a kernel message (a websocket v1 frame)."""
+        self.active_at = time.time()
         return self.recorder.note(
             Entry(
                 type=entry_type,

@@ -1,0 +1,234 @@
+"""Websockets that a Jupyter server has handed over: adopted, kept, renewed, closed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from websockets.exceptions import WebSocketException
+from websockets.frames import CloseCode
+
+from ..core.actor import Actor
+from ..core.grants import Role
+from .websocket_connection import NOT_ALLOWED, SESSION_OVER, WebsocketConnection
+from .websocket_seat import Seat
+
+if TYPE_CHECKING:
+    from .journal_desk import JournalDesk
+    from .kernel_requests import KernelRequests
+    from .kernel_side import KernelSide
+    from .runner import Runner
+
+MAX_CONNECTIONS = 1024
+KEPT_SEATS = 256  # of clients that are away
+KEPT_SECONDS = 24 * 3600.0
+TICK_SECONDS = 2.0
+
+
+class AdoptActor(msgspec.Struct):
+    """The user whom the Jupyter server has verified."""
+
+    id: str
+    kind: str = "human"
+    name: str = ""
+    on_behalf_of: str | None = None
+
+
+class AdoptArgs(msgspec.Struct):
+    """Arguments of the verb `adopt`; the socket comes beside them (SCM_RIGHTS), the leftover bytes as payload."""
+
+    path: str
+    headers: list[tuple[str, str]]
+    actor: AdoptActor
+    session_id: str = ""
+    role: Role = "peer"
+    grant: str | None = None
+    valid_until_seconds: float | None = None
+    client: str = ""
+    origin: str | None = None
+    cursor: str | None = None
+    spliced: bool = False
+
+
+class NotAdopted(Exception):
+    """The socket was not taken; the Jupyter server answers the request itself."""
+
+
+class WebsocketDesk:
+    """All websocket clients of this session, present or expected back."""
+
+    def __init__(
+        self, runner: Runner, kernel: KernelSide, requests: KernelRequests, journal: JournalDesk
+    ) -> None:
+        self._runner = runner
+        self._kernel = kernel
+        self._requests = requests
+        self._journal = journal
+        self._seats: OrderedDict[tuple[str, str], Seat] = OrderedDict()
+        self._count = 0
+        self._tick_at = time.monotonic() + TICK_SECONDS
+        runner.loop.add_timer(lambda: self._tick_at if self._seats else None)
+
+    def clients(self) -> Iterator[Seat]:
+        return (seat for seat in list(self._seats.values()) if seat.connection is not None)
+
+    @property
+    def count(self) -> int:
+        return sum(1 for _ in self.clients())
+
+    def adopt(self, args: AdoptArgs, connection: socket.socket, leftover: bytes, after: int | None) -> str:
+        """Take over an accepted socket and answer its handshake.
+
+        Args:
+            after: the seq behind which its client wants to read on, where it says so itself.
+
+        Returns:
+            The attachment's id.
+
+        Raises:
+            NotAdopted: it was not taken, and nothing has been written to it.
+        """
+        if self.count >= MAX_CONNECTIONS:
+            raise NotAdopted(f"this session has {MAX_CONNECTIONS} websockets already")
+        actor = Actor(args.actor.id, args.actor.kind, args.actor.name, args.actor.on_behalf_of)  # type: ignore[arg-type]  # shown, never decided on
+        session_id = args.session_id or f"anonymous-{self._count}"
+        seat = self._seats.get((actor.id, session_id))
+        is_new = seat is None
+        if seat is None:
+            seat = self._make_seat(actor, args, session_id)
+        seat.role = args.role
+        seat.valid_until = (
+            None if args.valid_until_seconds is None else time.monotonic() + args.valid_until_seconds
+        )
+        if after is None:
+            after = self._newcomer_from() if is_new else seat.settled
+
+        def make(owner: Seat) -> WebsocketConnection:
+            made: list[WebsocketConnection] = []
+            websocket = WebsocketConnection(
+                self._runner.loop,
+                connection,
+                path=args.path,
+                headers=args.headers,
+                received=lambda data: owner.received(made[0], data),
+                ponged=owner.ponged,
+                closed=lambda code, reason: owner.closed(made[0], code, reason),
+                drained=owner.drained,
+            )
+            made.append(websocket)
+            return websocket
+
+        try:
+            seat.connect(make, client=args.client, after=after)
+        except (WebSocketException, OSError, ValueError) as error:
+            raise NotAdopted(f"the handshake failed: {error}") from error
+        self._seats[(actor.id, session_id)] = seat
+        self._seats.move_to_end((actor.id, session_id))
+        if leftover and seat.connection is not None:
+            seat.connection.take(leftover)
+        self._show_prompts_again(seat)
+        return seat.attachment
+
+    def _make_seat(self, actor: Actor, args: AdoptArgs, session_id: str) -> Seat:
+        self._count += 1
+        return Seat(
+            self._runner,
+            self._requests,
+            self._journal,
+            attachment=f"w{self._count}",
+            actor=actor,
+            role=args.role,
+            grant=args.grant,
+            session_id=session_id,
+            gone=self._gone,
+        )
+
+    def _newcomer_from(self) -> int:
+        """A newcomer is shown the operations that run now from their beginning, then what comes."""
+        session = self._runner.session
+        running = [lane.running for lane in session.lanes.values() if lane.running is not None]
+        firsts = [live.first_seq - 1 for name in running if (live := self._runner.operations.get(name))]
+        return max(0, min(firsts, default=self._runner.recorder.committed_seq))
+
+    def _show_prompts_again(self, seat: Seat) -> None:
+        """A prompt of its own that waits is shown to a client that has come back."""
+        for name, prompt in self._runner.session.prompts.items():
+            live = self._runner.operations.get(name)
+            if live is not None and live.origin.endpoint is seat:
+                live.shown_prompt = None
+                self._kernel.show_prompt(live, prompt["prompt"], to_author=True)
+
+    def _gone(self, seat: Seat, code: int | None) -> None:
+        """Its connection has ended. One that closes by itself (a closed page, RFC 6455: 1001) is not expected back."""
+        if code in (CloseCode.GOING_AWAY, CloseCode.NORMAL_CLOSURE):
+            self._drop(seat)
+        away = [s for s in self._seats.values() if s.connection is None]
+        for oldest in away[: max(0, len(away) - KEPT_SEATS)]:
+            self._drop(oldest)
+
+    def _drop(self, seat: Seat) -> None:
+        self._seats.pop((seat.actor.id, seat.session_id), None)
+        self._requests.forget(seat)
+
+    def renew(self, attachment: str, seconds: float | None) -> bool:
+        """The credential behind a websocket is still good."""
+        seat = self._find(attachment)
+        if seat is None:
+            return False
+        seat.valid_until = None if seconds is None else time.monotonic() + seconds
+        known = self._runner.session.attachments.get(attachment)
+        if known is not None and known.role != seat.role:
+            seat.attach_again()
+        return True
+
+    def drop(self, *, attachment: str | None, actor: str | None, grant: str | None, reason: str) -> int:
+        """Close websockets, for good: their credential has ended."""
+        chosen = [
+            seat
+            for seat in self._seats.values()
+            if attachment == seat.attachment
+            or (actor is not None and actor == seat.actor.id)
+            or (grant is not None and grant == seat.grant_id)
+        ]
+        for seat in chosen:
+            connection = seat.connection
+            seat.close(NOT_ALLOWED, reason)
+            if connection is not None:
+                connection.abort(reason)
+            self._drop(seat)
+        return len(chosen)
+
+    def _find(self, attachment: str) -> Seat | None:
+        return next((s for s in self._seats.values() if s.attachment == attachment), None)
+
+    def run_timers(self) -> None:
+        now = time.monotonic()
+        if now < self._tick_at:
+            return
+        self._tick_at = now + TICK_SECONDS
+        for seat in list(self._seats.values()):
+            seat.run_timer(now)
+            if seat.valid_until is not None and seat.valid_until <= now and seat.connection is not None:
+                seat.valid_until = None
+                seat.observe_only()
+            if seat.left_at is not None and now - seat.left_at > KEPT_SECONDS:
+                self._drop(seat)
+
+    def after_commit(self) -> None:
+        for seat in self.clients():
+            if seat.live:
+                seat.mark()
+            else:
+                seat.catch_up()
+
+    def close_all(self, reason: str) -> None:
+        for seat in list(self._seats.values()):
+            connection = seat.connection
+            seat.close(SESSION_OVER, reason)
+            if connection is not None:
+                connection.abort(reason)
+        self._seats.clear()

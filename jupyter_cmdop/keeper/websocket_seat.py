@@ -1,0 +1,316 @@
+"""A kernel-websocket client: one header session of one actor, over as many connections as it takes.
+
+What it has surely read is known from pings that carry a cursor: the pong says that everything before it has arrived,
+through proxies too. A client that comes back is given everything after the last such pong from the journal, then what
+comes live; so is one that reads too slowly to keep up. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..core import events as ev
+from ..core.actor import Actor
+from ..core.grants import Attachment, Role
+from ..journal.errors import JournalError
+from ..wire.errors import WireError
+from ..wire.kernel import Header, Message, parse_header
+from ..wire.websocket import decode_legacy, decode_v1, encode_legacy, encode_v1
+from .clients import Published, websocket_frame
+from .journal_desk import Frames, frames_after
+from .websocket_connection import (
+    COME_BACK,
+    NOT_ALLOWED,
+    OUTBOX_BYTES,
+    WebsocketConnection,
+)
+
+if TYPE_CHECKING:
+    from .journal_desk import JournalDesk
+    from .kernel_requests import KernelRequests
+    from .runner import Runner
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS = 10.0
+SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
+MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
+BAD_FRAMES = 10  # malformed messages before the connection is closed
+
+
+class Seat:
+    """One client session (the `Client` of its messages).
+
+    Attributes:
+        settled: the seq up to which the client has surely read.
+        sent: the seq up to which everything has been written to the connection.
+        live: whether it is shown what comes as it comes; else it is catching up from the journal.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        requests: KernelRequests,
+        journal: JournalDesk,
+        *,
+        attachment: str,
+        actor: Actor,
+        role: Role,
+        grant: str | None,
+        session_id: str,
+        gone: Callable[[Seat, int | None], None],
+    ) -> None:
+        self._runner = runner
+        self._requests = requests
+        self._journal = journal
+        self._attachment = attachment
+        self._actor = actor
+        self.role = role
+        self._grant = grant
+        self.session_id = session_id
+        self._gone = gone
+        self.connection: WebsocketConnection | None = None
+        self.settled = 0
+        self.sent = 0
+        self.live = False
+        self.left_at: float | None = None
+        self.valid_until: float | None = None
+        self.client = ""
+        self._first_date: datetime | None = None
+        self._was_away = False
+        self._marked = 0
+        self._mark_answered = True
+        self._since_mark = 0
+        self._heard_at = 0.0
+        self._ping_at = 0.0
+        self._bad = 0
+        self._fetching = False
+
+    # ------------------------------------------------------------------ as a client
+
+    @property
+    def actor(self) -> Actor:
+        return self._actor
+
+    @property
+    def attachment(self) -> str:
+        return self._attachment
+
+    @property
+    def grant_id(self) -> str | None:
+        return self._grant
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None
+
+    def reply(self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes], seq: int = 0) -> bool:
+        """Send what concerns this client alone. What has a seq comes again from the journal if it gets lost."""
+        connection = self.connection
+        if connection is None:
+            return False
+        if seq and not self.live:
+            return True  # it is on its way from the journal, in its place
+        header, parent, metadata, content, *buffers = parts
+        encode = encode_v1 if connection.is_v1 else encode_legacy
+        self._write(
+            connection, websocket_frame(encode(channel, header, parent, metadata, content, buffers)), seq
+        )
+        return True
+
+    def publish(self, published: Published) -> None:
+        """Show what everybody sees."""
+        connection = self.connection
+        if connection is None or (published.seq and not self.live):
+            return
+        if published.seq and connection.unsent > OUTBOX_BYTES:
+            self.live = False  # it catches up when it has read what it has
+            return
+        frame = published.frame if connection.is_v1 else published.legacy_frame
+        self._write(connection, frame, published.seq)
+
+    def _write(self, connection: WebsocketConnection, frame: bytes, seq: int) -> None:
+        connection.send(frame)
+        self._since_mark += len(frame)
+        if seq > self.sent:
+            self.sent = seq
+
+    # ------------------------------------------------------------------ connections
+
+    def connect(self, make: Callable[[Seat], WebsocketConnection], *, client: str, after: int) -> None:
+        """Take a (new) connection; what lies behind `after` comes from the journal first.
+
+        Raises:
+            InvalidHandshake: `make` does; nothing has changed then.
+        """
+        connection = make(self)
+        old, self.connection = self.connection, connection
+        self._was_away = self.left_at is not None
+        if old is not None:
+            self._was_away = True
+            old.abort("replaced by a newer connection of the same client")
+        self.left_at = None
+        self.client = client
+        self._first_date = None
+        self._bad = 0
+        self.live, self.sent = False, after
+        self.settled = max(self.settled, after)
+        self._marked, self._mark_answered, self._since_mark = after, True, 0
+        self._heard_at = time.monotonic()
+        self._ping_at = self._heard_at + PING_SECONDS
+        if self._attachment not in self._runner.session.attachments:
+            self.attach(self.role)
+        self.catch_up()
+
+    def attach(self, role: Role) -> None:
+        self._runner.submit(
+            ev.Attach(
+                Attachment(
+                    self._attachment, self._actor, role, "websocket", self._grant, client=self.client[:200]
+                )
+            )
+        )
+
+    def observe_only(self) -> None:
+        """Its credential was not renewed in time."""
+        self._runner.submit(ev.Detach(self._attachment, "its credential was not renewed"))
+        self.attach("observer")
+
+    def attach_again(self) -> None:
+        """Its credential has been renewed after all."""
+        self._runner.submit(ev.Detach(self._attachment, "its credential was renewed"))
+        self.attach(self.role)
+
+    def closed(self, connection: WebsocketConnection, code: int | None, reason: str) -> None:
+        if connection is not self.connection:
+            return
+        self.connection = None
+        self.live = False
+        self.left_at = time.monotonic()
+        self._runner.submit(ev.Detach(self._attachment, reason))
+        self._gone(self, code)
+
+    def close(self, code: int, reason: str) -> None:
+        if self.connection is not None:
+            self.connection.close(code, reason)
+
+    # ------------------------------------------------------------------ catching up
+
+    def catch_up(self) -> None:
+        """Fetch the next piece of what it has missed, when it has room for it."""
+        connection = self.connection
+        if connection is None or self.live or self._fetching or connection.unsent > 0:
+            return
+        if self.sent >= self._runner.recorder.committed_seq:
+            self.live = True
+            self.mark()
+            return
+        self._fetching = True
+        after, session_id = self.sent, self.session_id
+
+        def told(found: Frames | JournalError) -> None:
+            self._fetching = False
+            if connection is not self.connection:
+                return
+            if isinstance(found, JournalError):
+                log.error("a websocket client cannot catch up: %s", found)
+                self.close(COME_BACK, "the journal cannot be read now")
+                return
+            self._write_missed(connection, found)
+
+        self._journal.ask(lambda reader: frames_after(reader, after, session_id), told)
+
+    def _write_missed(self, connection: WebsocketConnection, found: Frames) -> None:
+        for body in found.bodies:
+            if connection.is_v1:
+                connection.send(websocket_frame(body))
+            else:
+                connection.send(websocket_frame(encode_legacy(*decode_v1(body))))
+        self.sent = max(self.sent, found.after)
+        self._since_mark = MARK_BYTES
+        self.mark()
+        self.catch_up()
+
+    def drained(self) -> None:
+        self.catch_up()
+
+    # ------------------------------------------------------------------ signs of life
+
+    def mark(self) -> None:
+        """Ask for the proof that everything so far has been read."""
+        connection = self.connection
+        if connection is None or self.sent <= self._marked:
+            return
+        if not self._mark_answered and self._since_mark < MARK_BYTES:
+            return
+        self._marked, self._since_mark, self._mark_answered = self.sent, 0, False
+        connection.ping(b"%d" % self.sent)
+
+    def ponged(self, payload: bytes) -> None:
+        self._heard_at = time.monotonic()
+        if payload.isdigit() and len(payload) < 19:
+            seq = int(payload)
+            if self.settled < seq <= self.sent:
+                self.settled = seq
+            if seq == self._marked:
+                self._mark_answered = True
+                self.mark()
+        self._runner.submit(ev.Alive(self._attachment))
+
+    def run_timer(self, now: float) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        if now - self._heard_at > SILENCE_SECONDS:
+            connection.abort("no sign of life")
+        elif now >= self._ping_at:
+            self._ping_at = now + PING_SECONDS
+            connection.ping(b"%d" % self.sent)
+
+    # ------------------------------------------------------------------ what it sends
+
+    def received(self, connection: WebsocketConnection, data: str | bytes) -> None:
+        try:
+            if connection.is_v1:
+                if isinstance(data, str):
+                    raise WireError("a text message where the v1 subprotocol has binary ones")
+                channel, header, parent, metadata, content, buffers = decode_v1(data)
+            else:
+                channel, header, parent, metadata, content, buffers = decode_legacy(data)
+            if channel == "iopub":
+                raise WireError("a client does not publish")
+            parsed = parse_header(header)
+        except WireError as error:
+            self._malformed(connection, error)
+            return
+        message = Message([], b"", header, parent, metadata, content, list(buffers))
+        self._requests.receive(self, channel, message, parsed, composed_before=self._is_stale(parsed))
+
+    def _malformed(self, connection: WebsocketConnection, error: WireError) -> None:
+        self._bad += 1
+        self._requests.note_refused(self, "unsupported", f"a websocket message was not let in: {error}")
+        connection.close(NOT_ALLOWED, f"a message that cannot be read: {error.reason}")
+
+    def _is_stale(self, header: Header) -> bool:
+        """Whether a returning client made this while it was away: before its first request on this connection."""
+        if not self._was_away:
+            return False
+        date = _date(header.date)
+        if date is None:
+            return False
+        if self._first_date is None:
+            self._first_date = date
+            return False
+        return date < self._first_date
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
