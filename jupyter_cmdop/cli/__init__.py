@@ -1,0 +1,1 @@
+"""The command line: `jupyter cmdop`, a thin shell over `client`."""
