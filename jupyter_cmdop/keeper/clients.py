@@ -8,6 +8,8 @@ from typing import Protocol
 from websockets.frames import Frame, Opcode
 
 from ..core.actor import Actor
+from ..wire.errors import WireError
+from ..wire.kernel import parse_parent
 from ..wire.websocket import encode_legacy, encode_v1
 
 
@@ -44,7 +46,7 @@ class Published:
         seq: of its journal entry; 0 for what has none.
     """
 
-    __slots__ = ("_binary", "_text", "_v1", "incarnation", "parts", "seq", "topic")
+    __slots__ = ("_asked_by", "_binary", "_text", "_v1", "incarnation", "parts", "seq", "topic")
 
     def __init__(
         self, topic: bytes, parts: list[bytes], *, incarnation: int = 0, seq: int = 0, v1: bytes | None = None
@@ -54,12 +56,23 @@ class Published:
         self.incarnation = incarnation
         self.seq = seq
         self._v1 = v1
+        self._asked_by: str | None = None
         self._binary: bytes | None = None
         self._text: bytes | None = None
 
     @property
     def cursor(self) -> str:
         return f"{self.incarnation}:{self.seq}"
+
+    @property
+    def asked_by(self) -> str:
+        """The header session of the request that it answers."""
+        if self._asked_by is None:
+            try:
+                self._asked_by = parse_parent(self.parts[1]).session
+            except WireError:
+                self._asked_by = ""
+        return self._asked_by
 
     @property
     def v1(self) -> bytes:

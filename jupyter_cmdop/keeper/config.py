@@ -24,6 +24,7 @@ class KeeperConfig(msgspec.Struct, frozen=True):
         state: directory of the journal, the session record and the keeper's log.
         connections: directory (0700) into which connection files of grants are written.
         pointer: file that tells clients where this keeper is; the client that spawned it made it.
+        idle_hours: after which a session that nobody has touched ends; 0 keeps it for ever.
         setup: code of a file to run first, as an operation of the owner.
     """
 
@@ -43,6 +44,7 @@ class KeeperConfig(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     setup: str | None = None
     created: str | None = None
+    idle_hours: float = 24.0
 
 
 def read_config(path: Path) -> KeeperConfig:

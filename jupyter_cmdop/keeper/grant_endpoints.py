@@ -84,6 +84,11 @@ class GrantEndpoints:
             self._requests.forget(endpoint)
             endpoint.close()
 
+    def bind_again(self) -> None:
+        """After the sockets' files were removed."""
+        for endpoint in self._endpoints.values():
+            endpoint.bind_again()
+
     def close_all(self) -> None:
         for grant in list(self._endpoints):
             self.close(grant)

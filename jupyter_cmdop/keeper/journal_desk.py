@@ -277,13 +277,18 @@ class Frames:
     after: int
 
 
-def frames_after(reader: JournalReader, after: int, session_id: str) -> Frames:
-    """The next kernel messages behind `after` that a client with this header session sees."""
+def frames_after(reader: JournalReader, after: int, actor: str, sessions: Collection[str]) -> Frames:
+    """The next kernel messages behind `after` that a client of this actor, with these header sessions, sees."""
     head = reader.head().seq
     bodies: list[bytes] = []
     size = 0
     for count, entry in enumerate(reader.entries(after, types=("output", "reply"), until=head), start=1):
-        if entry.body is not None and (entry.type == "output" or _asked_by(entry.body) == session_id):
+        is_seen = entry.type == "output" or entry.actor == actor
+        if (
+            is_seen
+            and entry.body is not None
+            and (entry.type == "output" or _asked_by(entry.body) in sessions)
+        ):
             bodies.append(entry.body)
             size += len(entry.body)
         if count >= PAGE_ENTRIES or size >= PAGE_BYTES:

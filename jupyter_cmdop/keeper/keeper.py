@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -42,10 +43,10 @@ from .websocket_desk import WebsocketDesk
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 24 * 3600.0  # a session that nobody has touched for so long ends
 LINGER_SECONDS = 30.0  # a session whose backend is lost stays readable so long after the last one has left
 FAREWELL_SECONDS = 1.0  # for the last frames to reach their readers
 UPKEEP_SECONDS = 1.0
+PATHS_SECONDS = 60.0  # between two looks at whether the sockets' files are still there
 
 
 @dataclass
@@ -59,7 +60,6 @@ class Keeper:
 
     config: KeeperConfig
     ready: Callable[[str | None], None]
-    idle_seconds: float = IDLE_SECONDS
     exit_code: int = 0
     _stop_at: float | None = None
     _ended_pids: list[int] = field(default_factory=list)
@@ -98,6 +98,7 @@ class Keeper:
         self.runner.endpoints = self
         self._lost_at: float | None = None
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        self._paths_at = time.monotonic() + PATHS_SECONDS
         self.loop.add_timer(lambda: self._stop_at)
         self.loop.add_timer(self._next_upkeep)
         self.runner.note(
@@ -161,7 +162,10 @@ class Keeper:
     def _next_upkeep(self) -> float | None:
         if self._lost_at is not None:
             return self._upkeep_at
-        return self.runner.touched_at + self.idle_seconds
+        due = [self._paths_at]
+        if self.config.idle_hours > 0:
+            due.append(self.runner.touched_at + self.config.idle_hours * 3600)
+        return min(due)
 
     def _upkeep(self) -> None:
         now = time.monotonic()
@@ -175,6 +179,11 @@ class Keeper:
             elif now - self._lost_at >= LINGER_SECONDS and self._stop_at is None:
                 self._finish("lost", self.kernel.lost_reason or "its backend has ended")
             return
+        if now >= self._paths_at:
+            self._paths_at = now + PATHS_SECONDS
+            self._keep_paths()
+        if self.config.idle_hours <= 0 or now < self.runner.touched_at + self.config.idle_hours * 3600:
+            return
         session = self.runner.session
         if present or any(lane.running or lane.queue for lane in session.lanes.values()):
             self.runner.touched_at = now
@@ -182,9 +191,26 @@ class Keeper:
             self.runner.note(
                 "idle",
                 actor="keeper",
-                data={"reason": f"nobody touched it for {self.idle_seconds / 3600:g} h"},
+                data={"reason": f"nobody touched it for {self.config.idle_hours:g} h"},
             )
             self._terminate()
+
+    def _keep_paths(self) -> None:
+        """Sockets live in a temporary directory, which may be cleaned: keep them young, and make them again."""
+        directory = Path(self.config.sockets)
+        if directory.exists() and self.link.is_reachable():
+            for path in (directory, *directory.iterdir()):
+                with contextlib.suppress(OSError):
+                    os.utime(path, follow_symlinks=False)
+            return
+        log.warning("the sockets in %s were removed: making them again", directory)
+        try:
+            directory.parent.mkdir(mode=0o700, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            self.link.listen_again()
+            self.grants.bind_again()
+        except OSError as error:
+            log.error("the sockets could not be made again: %s", error)
 
     def _terminate(self) -> None:
         if self._stop_at is None and self.runner.session.backend != "closed":
@@ -336,6 +362,7 @@ class Keeper:
                 "hash": head.hash,
                 "path": config.state,
                 "unavailable": self.recorder.unavailable,
+                "wal": self.recorder.store.wal,
             },
             "lease": {"until_seconds": round(lease - time.monotonic(), 1)}
             if floor.driver is not None and lease is not None
@@ -372,6 +399,7 @@ class Keeper:
             "attachment": attachment.id,
             "client": attachment.client,
             "via": attachment.via,
+            "since": self.runner.attached_at.get(attachment.id),
         }
 
     def _operation(self, name: str) -> dict[str, Any]:
@@ -460,3 +488,5 @@ class Keeper:
         self.loop.close()
         Path(self.config.pointer).unlink(missing_ok=True)
         shutil.rmtree(self.config.sockets, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
+            Path(self.config.connections).rmdir()

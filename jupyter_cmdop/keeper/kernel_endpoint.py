@@ -129,6 +129,15 @@ class KernelEndpoint:
             self.ports[channel] = port
         return socket
 
+    def bind_again(self) -> None:
+        """Make the files of ipc sockets again; clients that are connected stay so."""
+        if self._curve is not None:
+            return
+        for channel, port in self.ports.items():
+            address = f"ipc://{self._prefix}-{port}"
+            self.sockets[channel].unbind(address)
+            self.sockets[channel].bind(address)
+
     # ------------------------------------------------------------------ as a client
 
     @property

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -32,6 +32,9 @@ REPLY_TURN = 64
 IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
 REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
 RAW_OUTPUT_BYTES = 64 * 1024
+LAST_WORDS_MILLISECONDS = 20  # without a word, after which a dead kernel has said everything
+LAST_WORDS_TURNS = 64
+STARTING_LINES = 20  # of one piece of raw output, into the log
 UNATTRIBUTED_KEPT = 1024
 
 
@@ -89,22 +92,28 @@ class KernelListen:
         self._await_reply: dict[str, float] = {}
         self._idle_probes: dict[str, list[str]] = {}
         self._reply_probes: dict[str, list[str]] = {}
+        self._start_probes: dict[str, list[str]] = {}
         self._unattributed: OrderedDict[str, None] = OrderedDict()
 
     def next_timer(self) -> float | None:
         if self.state.phase != "ready":
             return None
-        return min((*self._await_idle.values(), *self._await_reply.values()), default=None)
+        return min(self._due(), default=None)
+
+    def _due(self) -> Iterator[float]:
+        for waiting in (self._await_idle, self._await_reply, self.state.unheard):
+            yield from waiting.values()
 
     def overdue(self, now: float) -> bool:
-        """Whether an operation has its reply and not its idle, or its idle and not its reply, for too long."""
-        return any(due <= now for due in (*self._await_idle.values(), *self._await_reply.values()))
+        """Whether nothing is heard of an operation, or it has its reply or its idle and not the other, for too long."""
+        return any(due <= now for due in self._due())
 
     def expect_proof(self, msg_id: str, now: float) -> None:
         """A request has gone out behind everything overdue: what it is answered before will never come."""
         for waiting, probes in (
             (self._await_idle, self._idle_probes),
             (self._await_reply, self._reply_probes),
+            (self.state.unheard, self._start_probes),
         ):
             late = [name for name, due in waiting.items() if due <= now]
             for name in late:
@@ -114,34 +123,57 @@ class KernelListen:
 
     def forget(self) -> None:
         """The kernel is gone: nothing more comes from it."""
-        for waiting in (self._await_idle, self._await_reply, self._idle_probes, self._reply_probes):
+        for waiting in (self._await_idle, self._await_reply, self.state.unheard):
             waiting.clear()
+        for probes in (self._idle_probes, self._reply_probes, self._start_probes):
+            probes.clear()
         for descriptor in list(self.raw):
             self._runner.loop.remove_reader(descriptor)
             os.close(descriptor)
         self.raw.clear()
 
     def reader(self, channel: str) -> Callable[[], None]:
+        most = IOPUB_TURN if channel == "iopub" else REPLY_TURN
+
         def read() -> None:
-            channels = self.state.channels
-            if channels is None or channel not in channels.sockets:
-                return
-            take = self._on_iopub if channel == "iopub" else self._on_reply
-            for frames in channels.drain(channel, IOPUB_TURN if channel == "iopub" else REPLY_TURN):
-                try:
-                    message = split(frames)
-                    if not verify(channels.launched.key, message):
-                        raise WireError("its signature is not the kernel's")
-                    take(channel, message)
-                except WireError as error:
-                    log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
-                    self._runner.note(
-                        "gap",
-                        actor="keeper",
-                        data={"channel": channel, "reason": f"unreadable message: {error}"},
-                    )
+            self._read(channel, most)
 
         return read
+
+    def hear_out(self) -> None:
+        """Take what a kernel that has ended said before: all of it counts, however much it is."""
+        channels = self.state.channels
+        for channel in () if channels is None else ("iopub", "shell", "control", "stdin"):
+            # libzmq's thread may still be reading what is in the kernel's socket.
+            for _ in range(LAST_WORDS_TURNS):
+                if not self._read(channel, IOPUB_TURN, patience_milliseconds=LAST_WORDS_MILLISECONDS):
+                    break
+        for descriptor in list(self.raw):
+            self.raw_reader(descriptor)()
+
+    def _read(self, channel: str, most: int, *, patience_milliseconds: int = 0) -> int:
+        channels = self.state.channels
+        if channels is None or channel not in channels.sockets:
+            return 0
+        if patience_milliseconds:
+            channels.sockets[channel].poll(patience_milliseconds)
+        take = self._on_iopub if channel == "iopub" else self._on_reply
+        count = 0
+        for frames in channels.drain(channel, most):
+            count += 1
+            try:
+                message = split(frames)
+                if not verify(channels.launched.key, message):
+                    raise WireError("its signature is not the kernel's")
+                take(channel, message)
+            except WireError as error:
+                log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
+                self._runner.note(
+                    "gap",
+                    actor="keeper",
+                    data={"channel": channel, "reason": f"unreadable message: {error}"},
+                )
+        return count
 
     def _origin_of(self, msg_id: str, message_type: str) -> Origin:
         origin = self._runner.origins.get(msg_id)
@@ -173,6 +205,8 @@ class KernelListen:
             self._on_own_iopub(parent.msg_id, header.msg_type, message)
             return
         origin = self._origin_of(parent.msg_id, header.msg_type)
+        if origin.operation is not None:
+            self.state.unheard.pop(origin.operation, None)
         state = ""
         if header.msg_type == "status":
             state = msgspec_or(_STATUS, message.content, _Status()).execution_state
@@ -197,6 +231,11 @@ class KernelListen:
                 self._runner.note(
                     "gap", actor="keeper", operation=operation, data={"reason": "its idle message was lost"}
                 )
+                self._runner.submit(ev.Idle(operation, inferred=True))
+        # The same holds for what was asked before: a kernel drops a message that it cannot read, without a word.
+        for operation in self._start_probes.pop(msg_id, []) if is_idle else []:
+            if self.state.unheard.pop(operation, None) is not None:
+                self._end_unanswered(operation)
                 self._runner.submit(ev.Idle(operation, inferred=True))
 
     def _note_started(self, operation: str, content: bytes) -> None:
@@ -280,6 +319,7 @@ class KernelListen:
         live = runner.operations.get(name)
         operation = runner.session.operations.get(name)
         self._await_reply.pop(name, None)
+        self.state.unheard.pop(name, None)
         if live is None or operation is None or live.outcome is not None:
             return
         live.facts.update(
@@ -319,7 +359,7 @@ class KernelListen:
                 self._end_unanswered(operation)
 
     def _end_unanswered(self, operation: str) -> None:
-        """The kernel has done with it and will not reply (its handler of the request failed): nobody may wait on."""
+        """The kernel has done with it and will not reply (it failed in its handler, or dropped it): nobody may wait on."""
         live = self._runner.operations.get(operation)
         if live is None or live.outcome is not None:
             return
@@ -355,11 +395,19 @@ class KernelListen:
                 os.close(descriptor)
                 del self.raw[descriptor]
                 return
-            self._runner.note(
-                "backend_output", actor="kernel", data={"stream": name, "text": data.decode(errors="replace")}
-            )
+            text = data.decode(errors="replace")
+            self._runner.note("backend_output", actor="kernel", data={"stream": name, "text": text})
+            if (
+                self.state.phase != "ready"
+            ):  # whoever starts it sees the end of the keeper's log when that fails
+                for line in text.splitlines()[-STARTING_LINES:]:
+                    log.warning("the kernel's %s: %s", name, "".join(_shown(c) for c in line))
 
         return read
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape", "replace").decode()
 
 
 def msgspec_or(decoder: msgspec.json.Decoder[T], raw: bytes, otherwise: T) -> T:

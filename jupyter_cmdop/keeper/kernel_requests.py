@@ -96,12 +96,14 @@ class Request:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def reply_type(self) -> str:
-        return self.header.msg_type.removesuffix("_request") + "_reply"
+    def reply_type(self) -> str | None:
+        """What answers it; None for a comm message, of which a client only sees that it was handled: busy, idle."""
+        kind = self.header.msg_type.removesuffix("_request")
+        return None if kind == self.header.msg_type else f"{kind}_reply"
 
     def rejected(self, refusal: Refusal) -> None:
-        if not self.header.msg_type.endswith("_request"):
-            return  # comm messages and input replies have no reply
+        if self.channel == "stdin":
+            return  # an input_reply is not answered
         content = refusal_content(refusal)
         if self.execute is not None:
             content["execution_count"] = self.desk.kernel.state.execution_count

@@ -311,12 +311,9 @@ class KernelSide:
             if self._pidfd is not None:
                 self._close_pidfd()
             return
-        for channel in ("iopub", "shell", "control", "stdin"):
-            self.listen.reader(channel)()  # what it said before it died still counts
+        self.listen.hear_out()
         reason = self.process.exit_reason() or "the kernel ended"
         was_ready = self.state.phase == "ready"
-        for descriptor in list(self.listen.raw):
-            self.listen.raw_reader(descriptor)()
         self._close_channels()
         if not was_ready and self._started is not None:
             self.state.phase = "off"

@@ -11,6 +11,7 @@ from ..backends.kernel_process import KernelProcess
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.actor import KEEPER
+from ..core.operations import MAIN_LANE
 from ..wire.kernel import (
     Message,
     encode_json,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+START_PATIENCE_SECONDS = 1.0  # between a cell and the kernel's first word about it
 INTERRUPT_PATIENCE_SECONDS = 5.0  # for the answer to an interrupt_request, before the queue goes on
 
 
@@ -99,6 +101,8 @@ class KernelTalk:
         frames = join(self.state.channels.launched.key, parts)
         if self.state.channels.send("shell", frames, generation=generation):
             operation.message = None
+            if lane == MAIN_LANE:
+                self.state.unheard[operation.id] = time.monotonic() + START_PATIENCE_SECONDS
             return
         log.error("operation %s of generation %d was fenced off at the backend", operation.id, generation)
         self._runner.submit(ev.Replied(operation.id, "aborted"))
@@ -223,18 +227,21 @@ class KernelTalk:
         self,
         endpoint: Client,
         origin: Origin,
-        reply_type: str,
+        reply_type: str | None,
         content: dict[str, Any] | bytes,
         stamp: bytes,
         *,
         show_error: bool = False,
     ) -> None:
-        """Say what the kernel would: busy, an error where there is one, the reply, idle."""
+        """Say what the kernel would: busy, an error where there is one, the reply where one is due, idle."""
         metadata = b'{"cmdop":' + stamp + b"}"
         parent, voice = origin.header, self.state.voice
         endpoint.publish(Published(b"status", voice.status("busy", parent, metadata)))
         if show_error and isinstance(content, dict):
             shown = {key: content[key] for key in ("ename", "evalue", "traceback")}
             endpoint.publish(Published(b"error", voice.say("error", parent, shown, metadata)))
-        endpoint.reply(origin.channel, origin.identities, voice.say(reply_type, parent, content, metadata))
+        if reply_type is not None:
+            endpoint.reply(
+                origin.channel, origin.identities, voice.say(reply_type, parent, content, metadata)
+            )
         endpoint.publish(Published(b"status", voice.status("idle", parent, metadata)))

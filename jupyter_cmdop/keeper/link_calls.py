@@ -126,11 +126,16 @@ class NoArgs(msgspec.Struct):
 
 @dataclass(slots=True)
 class Call:
-    """One request on a link connection, until it has been answered."""
+    """One request on a link connection, until it has been answered.
+
+    Attributes:
+        descriptor: what came beside its frame, as long as nobody has taken it.
+    """
 
     connection: LinkConnection
     number: int
     payload: bytes = b""
+    descriptor: int | None = None
     done: bool = False
 
     @property

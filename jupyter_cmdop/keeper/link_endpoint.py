@@ -154,6 +154,9 @@ class LinkConnection:
         if not data:
             self.close("closed by the client")
             return
+        if len(self.descriptors) > MAX_DESCRIPTORS:
+            self.close("it sent descriptors that nobody asked for")
+            return
         if self._closing:  # what he says after his last answer is not heard
             return
         try:
@@ -195,12 +198,25 @@ class LinkServer:
         self.verb: Callable[[LinkConnection, int, str, dict[str, Any], bytes], None] | None = None
         self.cancel: Callable[[LinkConnection, int], None] | None = None
         self.status: Callable[[], dict[str, Any]] = dict
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        self._socket.bind(str(path))
-        path.chmod(0o600)
-        self._socket.listen(LINK_BACKLOG)
-        runner.loop.add_reader(self._socket.fileno(), self._accept)
+        self._socket = self._listen()
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        listener.listen(LINK_BACKLOG)
+        self.runner.loop.add_reader(listener.fileno(), self._accept)
+        return listener
+
+    def is_reachable(self) -> bool:
+        return self._path.exists()
+
+    def listen_again(self) -> None:
+        """After the socket's file was removed: connections that there are go on, new ones find the new file."""
+        self.runner.loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._socket = self._listen()
 
     def _accept(self) -> None:
         for _ in range(LINK_BACKLOG):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import socket
 import time
@@ -181,7 +182,10 @@ class LinkVerbs:
     def _dispatch(
         self, connection: LinkConnection, number: int, verb: str, args: dict[str, Any], payload: bytes
     ) -> None:
-        call = Call(connection, number, payload)
+        descriptors = connection.descriptors
+        # Each `adopt` has one descriptor of its own, whatever becomes of it: the next one must not get it.
+        descriptor = descriptors.popleft() if verb == "adopt" and descriptors else None
+        call = Call(connection, number, payload, descriptor)
         known = self._verbs.get(verb)
         if known is None:
             call.fail("unknown_verb", f"no verb {verb!r}; there are {', '.join(sorted(self._verbs))}")
@@ -190,6 +194,9 @@ class LinkVerbs:
             known[1](call, msgspec.convert(args, known[0]))
         except (msgspec.ValidationError, BadArguments, ValueError) as error:
             call.fail("bad_request", f"{verb}: {error}")
+        finally:
+            if call.descriptor is not None:
+                os.close(call.descriptor)
 
     def _cancel(self, connection: LinkConnection, number: int) -> None:
         self.waiting.cancel(connection, number)
@@ -449,10 +456,10 @@ class LinkVerbs:
     def _read(self, call: Call, args: ReadArgs) -> None:
         after = parse_cursor(args.after)
         until = None if args.follow else self.runner.recorder.committed_seq
-        follow = Follow(call, Wanted(args.view), after, until, lambda seq: None)
+        follow = Follow(call, Wanted(args.view), after, until, lambda seq: None, limit_bytes=args.limit_bytes)
 
         def finish(seq: int) -> None:
-            call.result({"cursor": f"{self.runner.session.incarnation}:{seq}", "more": False})
+            call.result({"cursor": f"{self.runner.session.incarnation}:{seq}", "more": follow.cut})
 
         follow.finish = finish
         self.waiting.start(follow)
@@ -527,14 +534,16 @@ class LinkVerbs:
     # ------------------------------------------------------------------ what a Jupyter server asks
 
     def _adopt(self, call: Call, args: AdoptArgs) -> None:
-        connection = call.connection
-        if not connection.descriptors:
-            raise BadArguments("the socket must come with this frame (SCM_RIGHTS)")
-        adopted = socket.socket(fileno=connection.descriptors.popleft())
         if not self._is_server(call):
-            adopted.close()
             call.refuse(Refusal("forbidden", "only a Jupyter server of the owner hands sockets over"))
             return
+        if call.descriptor is None:
+            raise BadArguments("the socket must come with this frame (SCM_RIGHTS)")
+        try:
+            adopted = socket.socket(fileno=call.descriptor)
+        except OSError as error:
+            raise BadArguments(f"what came with this frame is no socket: {error}") from error
+        call.descriptor = None
         try:
             after = None if args.cursor is None else parse_cursor(args.cursor)
             attachment = self._websockets.adopt(args, adopted, call.payload, after)

@@ -6,6 +6,7 @@ its cursor.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Follow:
     """A reader of the journal: page by page, at its own pace.
 
     Attributes:
+        limit, limit_bytes: how much to send at the most.
+        cut: whether that stopped it.
         until: the seq after which it is complete; None follows for ever.
         finish: called when it is complete.
     """
@@ -37,8 +40,20 @@ class Follow:
     until: int | None
     finish: Callable[[int], None]
     limit: int | None = None
+    limit_bytes: int | None = None
     in_flight: bool = False
     items: int = 0
+    size: int = 0
+    cut: bool = False
+
+    def is_full(self, item: Item) -> bool:
+        """Whether this item is beyond what was asked for; the first one never is."""
+        if self.limit is not None:
+            return self.items >= self.limit
+        if self.limit_bytes is None:
+            return False
+        self.size += len(json.dumps(item))
+        return self.items > 0 and self.size > self.limit_bytes
 
 
 @dataclass(slots=True)
@@ -200,12 +215,14 @@ class LinkWaiting:
             follow.call.fail("journal", str(result))
             return
         for item in result.items:
-            if follow.limit is not None and follow.items >= follow.limit:
+            if follow.is_full(item):
+                follow.cut = True
                 self._stop(follow)
                 follow.finish(follow.after)
                 return
             follow.items += 1
             follow.call.item(item)
+            follow.after = int(item.get("seq") or follow.after)
         follow.after = max(follow.after, result.after)
         if follow.until is not None and follow.after >= follow.until and not result.more:
             self._stop(follow)

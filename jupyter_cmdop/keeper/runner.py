@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ..core import effects as fx
@@ -78,6 +79,7 @@ class LiveOperation:
         message: the input as it came, until it was delivered.
         facts: execution count, error, as the kernel reported them.
         ended: told (outcome, reason) once it has one.
+        first_seq, delivered_seq: of the entries that say that it was admitted, and that it was delivered.
         shown_prompt: id of the prompt that its author's client has been shown.
     """
 
@@ -86,6 +88,7 @@ class LiveOperation:
     preview: str
     message: Message | None
     first_seq: int = 0
+    delivered_seq: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     records_history: bool = False
@@ -132,6 +135,7 @@ class Runner:
         self.origins: OrderedDict[str, Origin] = OrderedDict()
         self.backend: Backend | None = None
         self.endpoints: Endpoints | None = None
+        self.attached_at: dict[str, str] = {}
         self.touched_at = time.monotonic()
         self.active_at = time.time()
         self.started_at = time.time()
@@ -250,6 +254,10 @@ class Runner:
         data = dict(record.data)
         if record.type in ("admitted", "input", "input_answered"):
             data.update(hand.facts)
+        if record.type == "attached" and record.attachment is not None:
+            self.attached_at[record.attachment] = datetime.now(UTC).isoformat(timespec="seconds")
+        elif record.type == "detached":
+            self.attached_at.pop(record.attachment or "", None)
         live = self.operations.get(record.operation or "")
         if live is not None and record.type == "ended":
             data.update({key: value for key, value in live.facts.items() if key != "status"})
@@ -288,6 +296,7 @@ class Runner:
                     hand.forward(effect.generation)
                 case fx.Deliver() if backend is not None:
                     live = self.operations[effect.operation]
+                    live.delivered_seq = self.recorder.last_seq
                     send(backend.deliver, live, effect.lane, effect.generation)
                 case fx.Fence() if backend is not None:
                     send(backend.set_fence, effect.generation)

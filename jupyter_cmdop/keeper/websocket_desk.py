@@ -14,7 +14,8 @@ from websockets.frames import CloseCode
 
 from ..core.actor import Actor
 from ..core.grants import Role
-from .websocket_connection import NOT_ALLOWED, SESSION_OVER, WebsocketConnection
+from ..core.prompts import may_answer
+from .websocket_connection import NOT_ALLOWED, SESSION_OVER, Leaving, WebsocketConnection
 from .websocket_seat import Seat
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class WebsocketDesk:
         self._journal = journal
         self._seats: OrderedDict[tuple[str, str], Seat] = OrderedDict()
         self._count = 0
+        self._leaving = Leaving()
         self._tick_at = time.monotonic() + TICK_SECONDS
-        runner.loop.add_timer(lambda: self._tick_at if self._seats else None)
+        runner.loop.add_timer(lambda: self._tick_at if self._seats or self._leaving else None)
 
     def clients(self) -> Iterator[Seat]:
         return (seat for seat in list(self._seats.values()) if seat.connection is not None)
@@ -100,38 +102,42 @@ class WebsocketDesk:
         is_new = seat is None
         if seat is None:
             seat = self._make_seat(actor, args, session_id)
-        seat.role = args.role
+        websocket = self._open(seat, connection, args.headers)
+        seat.settle()
+        if not seat.is_open:  # what came last on its old connection was that it goes for good
+            is_new = True
+            seat = self._make_seat(actor, args, session_id)
+            websocket = self._open(seat, connection, args.headers)
+        if after is None:
+            after = self._newcomer_from() if is_new else seat.settled
+        seat.client = args.client
         seat.valid_until = (
             None if args.valid_until_seconds is None else time.monotonic() + args.valid_until_seconds
         )
-        if after is None:
-            after = self._newcomer_from() if is_new else seat.settled
+        self._seats[(actor.id, session_id)] = seat
+        self._seats.move_to_end((actor.id, session_id))
+        seat.connect(websocket, role=args.role, grant=args.grant, after=after)
+        if leftover and seat.connection is websocket:
+            websocket.take(leftover)
+        return seat.attachment
 
-        def make(owner: Seat) -> WebsocketConnection:
-            made: list[WebsocketConnection] = []
+    def _open(
+        self, seat: Seat, connection: socket.socket, headers: list[tuple[str, str]]
+    ) -> WebsocketConnection:
+        try:
             websocket = WebsocketConnection(
                 self._runner.loop,
                 connection,
-                path=args.path,
-                headers=args.headers,
-                received=lambda data: owner.received(made[0], data),
-                ponged=owner.ponged,
-                closed=lambda code, reason: owner.closed(made[0], code, reason),
-                drained=owner.drained,
+                headers=headers,
+                leaving=self._leaving,
+                received=lambda data: seat.received(websocket, data),
+                ponged=lambda payload: seat.ponged(websocket, payload),
+                closed=lambda code, reason: seat.closed(websocket, code, reason),
+                drained=seat.drained,
             )
-            made.append(websocket)
-            return websocket
-
-        try:
-            seat.connect(make, client=args.client, after=after)
         except (WebSocketException, OSError, ValueError) as error:
             raise NotAdopted(f"the handshake failed: {error}") from error
-        self._seats[(actor.id, session_id)] = seat
-        self._seats.move_to_end((actor.id, session_id))
-        if leftover and seat.connection is not None:
-            seat.connection.take(leftover)
-        self._show_prompts_again(seat)
-        return seat.attachment
+        return websocket
 
     def _make_seat(self, actor: Actor, args: AdoptArgs, session_id: str) -> Seat:
         self._count += 1
@@ -145,22 +151,27 @@ class WebsocketDesk:
             grant=args.grant,
             session_id=session_id,
             gone=self._gone,
+            caught_up=self._show_prompts_again,
         )
 
     def _newcomer_from(self) -> int:
         """A newcomer is shown the operations that run now from their beginning, then what comes."""
         session = self._runner.session
         running = [lane.running for lane in session.lanes.values() if lane.running is not None]
-        firsts = [live.first_seq - 1 for name in running if (live := self._runner.operations.get(name))]
+        firsts = [live.delivered_seq for name in running if (live := self._runner.operations.get(name))]
         return max(0, min(firsts, default=self._runner.recorder.committed_seq))
 
     def _show_prompts_again(self, seat: Seat) -> None:
-        """A prompt of its own that waits is shown to a client that has come back."""
-        for name, prompt in self._runner.session.prompts.items():
+        """A prompt of its own that waits, and that it may not have read, is shown to a client that has come back."""
+        session = self._runner.session
+        for name, prompt in session.prompts.items():
             live = self._runner.operations.get(name)
-            if live is not None and live.origin.endpoint is seat:
+            if live is None or live.origin.endpoint is not seat:
+                continue
+            if seat.has_lost_prompt:
                 live.shown_prompt = None
-                self._kernel.show_prompt(live, prompt["prompt"], to_author=True)
+            may = may_answer(session, seat.actor.id, session.operations[name]) is None
+            self._kernel.show_prompt(live, prompt["prompt"], to_author=may)
 
     def _gone(self, seat: Seat, code: int | None) -> None:
         """Its connection has ended. One that closes by itself (a closed page, RFC 6455: 1001) is not expected back."""
@@ -171,6 +182,7 @@ class WebsocketDesk:
             self._drop(oldest)
 
     def _drop(self, seat: Seat) -> None:
+        seat.forget()
         self._seats.pop((seat.actor.id, seat.session_id), None)
         self._requests.forget(seat)
 
@@ -195,10 +207,7 @@ class WebsocketDesk:
             or (grant is not None and grant == seat.grant_id)
         ]
         for seat in chosen:
-            connection = seat.connection
             seat.close(NOT_ALLOWED, reason)
-            if connection is not None:
-                connection.abort(reason)
             self._drop(seat)
         return len(chosen)
 
@@ -210,6 +219,7 @@ class WebsocketDesk:
         if now < self._tick_at:
             return
         self._tick_at = now + TICK_SECONDS
+        self._leaving.run_timers(now)
         for seat in list(self._seats.values()):
             seat.run_timer(now)
             if seat.valid_until is not None and seat.valid_until <= now and seat.connection is not None:
@@ -227,8 +237,6 @@ class WebsocketDesk:
 
     def close_all(self, reason: str) -> None:
         for seat in list(self._seats.values()):
-            connection = seat.connection
             seat.close(SESSION_OVER, reason)
-            if connection is not None:
-                connection.abort(reason)
         self._seats.clear()
+        self._leaving.release_all()

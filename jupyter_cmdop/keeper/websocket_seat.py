@@ -2,7 +2,8 @@
 
 What it has surely read is known from pings that carry a cursor: the pong says that everything before it has arrived,
 through proxies too. A client that comes back is given everything after the last such pong from the journal, then what
-comes live; so is one that reads too slowly to keep up. Nobody waits for it.
+was said to it alone (`Unproven`), then what comes live; one that reads too slowly to keep up is caught up in the same
+way. Nobody waits for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,8 @@ from ..wire.kernel import Header, Message, parse_header
 from ..wire.websocket import decode_legacy, decode_v1, encode_legacy, encode_v1
 from .clients import Published, websocket_frame
 from .journal_desk import Frames, frames_after
-from .websocket_connection import (
-    COME_BACK,
-    NOT_ALLOWED,
-    OUTBOX_BYTES,
-    WebsocketConnection,
-)
+from .websocket_connection import COME_BACK, NOT_ALLOWED, OUTBOX_BYTES, SESSION_OVER, WebsocketConnection
+from .websocket_unproven import Unproven
 
 if TYPE_CHECKING:
     from .journal_desk import JournalDesk
@@ -39,16 +36,21 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 10.0
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
-BAD_FRAMES = 10  # malformed messages before the connection is closed
+HEADER_SESSIONS = 64  # of one client; stock ones have one
 
 
 class Seat:
     """One client session (the `Client` of its messages).
 
+    Args:
+        gone: called when its connection has ended, with the close code that the client sent.
+        caught_up: called when it is shown what comes as it comes, again or for the first time.
+
     Attributes:
         settled: the seq up to which the client has surely read.
         sent: the seq up to which everything has been written to the connection.
         live: whether it is shown what comes as it comes; else it is catching up from the journal.
+        is_open: false once it is forgotten.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Seat:
         grant: str | None,
         session_id: str,
         gone: Callable[[Seat, int | None], None],
+        caught_up: Callable[[Seat], None],
     ) -> None:
         self._runner = runner
         self._requests = requests
@@ -73,6 +76,8 @@ class Seat:
         self._grant = grant
         self.session_id = session_id
         self._gone = gone
+        self._caught_up = caught_up
+        self.is_open = True
         self.connection: WebsocketConnection | None = None
         self.settled = 0
         self.sent = 0
@@ -82,12 +87,13 @@ class Seat:
         self.client = ""
         self._first_date: datetime | None = None
         self._was_away = False
-        self._marked = 0
+        self._header_sessions = {session_id: None}
+        self._unproven = Unproven()
+        self._marked = (0, 0)
         self._mark_answered = True
         self._since_mark = 0
         self._heard_at = 0.0
         self._ping_at = 0.0
-        self._bad = 0
         self._fetching = False
 
     # ------------------------------------------------------------------ as a client
@@ -104,27 +110,27 @@ class Seat:
     def grant_id(self) -> str | None:
         return self._grant
 
-    @property
-    def is_open(self) -> bool:
-        return self.connection is not None
-
     def reply(self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes], seq: int = 0) -> bool:
         """Send what concerns this client alone. What has a seq comes again from the journal if it gets lost."""
         connection = self.connection
+        if channel == "stdin":  # a prompt is no message that waits: the session knows it, and shows it again
+            if connection is None or not self.live:
+                return False
+            self._unproven.note_prompt()
+        elif not seq and self.is_open:
+            self._unproven.add(channel, parts)
         if connection is None:
             return False
         if seq and not self.live:
             return True  # it is on its way from the journal, in its place
-        header, parent, metadata, content, *buffers = parts
-        encode = encode_v1 if connection.is_v1 else encode_legacy
-        self._write(
-            connection, websocket_frame(encode(channel, header, parent, metadata, content, buffers)), seq
-        )
+        self._write(connection, _frame(connection, channel, parts), seq)
         return True
 
     def publish(self, published: Published) -> None:
         """Show what everybody sees."""
         connection = self.connection
+        if not published.seq and self.is_open and published.asked_by in self._header_sessions:
+            self._unproven.add("iopub", published.parts)
         if connection is None or (published.seq and not self.live):
             return
         if published.seq and connection.unsent > OUTBOX_BYTES:
@@ -141,29 +147,34 @@ class Seat:
 
     # ------------------------------------------------------------------ connections
 
-    def connect(self, make: Callable[[Seat], WebsocketConnection], *, client: str, after: int) -> None:
-        """Take a (new) connection; what lies behind `after` comes from the journal first.
+    def settle(self) -> None:
+        """Before it is replaced: take what its connection has brought and nobody has looked at yet."""
+        if self.connection is not None:
+            self.connection.settle()
 
-        Raises:
-            InvalidHandshake: `make` does; nothing has changed then.
-        """
-        connection = make(self)
+    def connect(self, connection: WebsocketConnection, *, role: Role, grant: str | None, after: int) -> None:
+        """Take a (new) connection; what lies behind `after` comes from the journal first."""
         old, self.connection = self.connection, connection
-        self._was_away = self.left_at is not None
+        self._was_away = old is not None or self.left_at is not None
         if old is not None:
-            self._was_away = True
-            old.abort("replaced by a newer connection of the same client")
+            # If somebody is there after all, he must not come back: the two would replace each other for ever.
+            old.finish(SESSION_OVER, "replaced by a newer connection of the same client")
         self.left_at = None
-        self.client = client
         self._first_date = None
-        self._bad = 0
         self.live, self.sent = False, after
         self.settled = max(self.settled, after)
-        self._marked, self._mark_answered, self._since_mark = after, True, 0
+        self._unproven.write_again()
+        self._marked, self._mark_answered, self._since_mark = (after, self._unproven.written), True, 0
         self._heard_at = time.monotonic()
         self._ping_at = self._heard_at + PING_SECONDS
-        if self._attachment not in self._runner.session.attachments:
-            self.attach(self.role)
+        known = self._runner.session.attachments.get(self._attachment)
+        if known is not None and (known.role, known.grant) != (role, grant):
+            self._runner.submit(ev.Detach(self._attachment, "replaced by a connection with other rights"))
+            known = None
+        self.role, self._grant = role, grant
+        if known is None:
+            self.attach(role)
+        connection.start()
         self.catch_up()
 
     def attach(self, role: Role) -> None:
@@ -196,7 +207,12 @@ class Seat:
 
     def close(self, code: int, reason: str) -> None:
         if self.connection is not None:
-            self.connection.close(code, reason)
+            self.connection.finish(code, reason)
+
+    def forget(self) -> None:
+        """It is not expected back: nothing is kept for it."""
+        self.is_open = False
+        self._unproven = Unproven()
 
     # ------------------------------------------------------------------ catching up
 
@@ -206,34 +222,45 @@ class Seat:
         if connection is None or self.live or self._fetching or connection.unsent > 0:
             return
         if self.sent >= self._runner.recorder.committed_seq:
-            self.live = True
-            self.mark()
+            self._go_live(connection)
             return
         self._fetching = True
-        after, session_id = self.sent, self.session_id
+        after, actor, sessions = self.sent, self._actor.id, frozenset(self._header_sessions)
 
         def told(found: Frames | JournalError) -> None:
             self._fetching = False
             if connection is not self.connection:
-                return
-            if isinstance(found, JournalError):
+                self.catch_up()  # for the connection that has taken its place
+            elif isinstance(found, JournalError):
                 log.error("a websocket client cannot catch up: %s", found)
                 self.close(COME_BACK, "the journal cannot be read now")
-                return
-            self._write_missed(connection, found)
+            else:
+                self._write_missed(connection, found)
 
-        self._journal.ask(lambda reader: frames_after(reader, after, session_id), told)
+        self._journal.ask(lambda reader: frames_after(reader, after, actor, sessions), told)
 
     def _write_missed(self, connection: WebsocketConnection, found: Frames) -> None:
         for body in found.bodies:
             if connection.is_v1:
-                connection.send(websocket_frame(body))
+                self._write(connection, websocket_frame(body), 0)
             else:
-                connection.send(websocket_frame(encode_legacy(*decode_v1(body))))
+                self._write(connection, _frame(connection, *_split(body)), 0)
         self.sent = max(self.sent, found.after)
         self._since_mark = MARK_BYTES
         self.mark()
         self.catch_up()
+
+    def _go_live(self, connection: WebsocketConnection) -> None:
+        self.live = True
+        for channel, parts in self._unproven.to_write():
+            self._write(connection, _frame(connection, channel, parts), 0)
+        self._caught_up(self)
+        self.mark()
+
+    @property
+    def has_lost_prompt(self) -> bool:
+        """Whether the last prompt was written to an earlier connection, and perhaps not read."""
+        return self._unproven.has_lost_prompt
 
     def drained(self) -> None:
         self.catch_up()
@@ -242,21 +269,23 @@ class Seat:
 
     def mark(self) -> None:
         """Ask for the proof that everything so far has been read."""
-        connection = self.connection
-        if connection is None or self.sent <= self._marked:
+        connection, reached = self.connection, (self.sent, self._unproven.written)
+        if connection is None or reached == self._marked:
             return
         if not self._mark_answered and self._since_mark < MARK_BYTES:
             return
-        self._marked, self._since_mark, self._mark_answered = self.sent, 0, False
-        connection.ping(b"%d" % self.sent)
+        self._marked, self._since_mark, self._mark_answered = reached, 0, False
+        connection.ping(b"%d.%d" % reached)
 
-    def ponged(self, payload: bytes) -> None:
+    def ponged(self, connection: WebsocketConnection, payload: bytes) -> None:
+        if connection is not self.connection:
+            return
         self._heard_at = time.monotonic()
-        if payload.isdigit() and len(payload) < 19:
-            seq = int(payload)
-            if self.settled < seq <= self.sent:
-                self.settled = seq
-            if seq == self._marked:
+        proven = _read_mark(payload)
+        if proven is not None and proven[0] <= self.sent and proven[1] <= self._unproven.written:
+            self.settled = max(self.settled, proven[0])
+            self._unproven.prove(proven[1])
+            if proven == self._marked:
                 self._mark_answered = True
                 self.mark()
         self._runner.submit(ev.Alive(self._attachment))
@@ -269,11 +298,13 @@ class Seat:
             connection.abort("no sign of life")
         elif now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
-            connection.ping(b"%d" % self.sent)
+            connection.ping(b"%d.%d" % (self.sent, self._unproven.written))
 
     # ------------------------------------------------------------------ what it sends
 
     def received(self, connection: WebsocketConnection, data: str | bytes) -> None:
+        if connection is not self.connection:
+            return
         try:
             if connection.is_v1:
                 if isinstance(data, str):
@@ -285,15 +316,23 @@ class Seat:
                 raise WireError("a client does not publish")
             parsed = parse_header(header)
         except WireError as error:
-            self._malformed(connection, error)
+            self._malformed(error)
             return
+        self._remember(parsed.session)
         message = Message([], b"", header, parent, metadata, content, list(buffers))
         self._requests.receive(self, channel, message, parsed, composed_before=self._is_stale(parsed))
 
-    def _malformed(self, connection: WebsocketConnection, error: WireError) -> None:
-        self._bad += 1
+    def _malformed(self, error: WireError) -> None:
         self._requests.note_refused(self, "unsupported", f"a websocket message was not let in: {error}")
-        connection.close(NOT_ALLOWED, f"a message that cannot be read: {error.reason}")
+        self.close(NOT_ALLOWED, f"a message that cannot be read: {error.reason}")
+
+    def _remember(self, header_session: str) -> None:
+        """A client need not say in its address under which header session it speaks."""
+        if header_session in self._header_sessions:
+            return
+        self._header_sessions[header_session] = None
+        if len(self._header_sessions) > HEADER_SESSIONS:
+            del self._header_sessions[next(iter(self._header_sessions))]
 
     def _is_stale(self, header: Header) -> bool:
         """Whether a returning client made this while it was away: before its first request on this connection."""
@@ -306,6 +345,23 @@ class Seat:
             self._first_date = date
             return False
         return date < self._first_date
+
+
+def _frame(connection: WebsocketConnection, channel: str, parts: Sequence[bytes]) -> bytes:
+    header, parent, metadata, content, *buffers = parts
+    encode = encode_v1 if connection.is_v1 else encode_legacy
+    return websocket_frame(encode(channel, header, parent, metadata, content, buffers))
+
+
+def _split(body: bytes) -> tuple[str, Sequence[bytes]]:
+    channel, header, parent, metadata, content, buffers = decode_v1(body)
+    return channel, [header, parent, metadata, content, *buffers]
+
+
+def _read_mark(payload: bytes) -> tuple[int, int] | None:
+    """(seq, number of what was said to it alone) of a mark of ours."""
+    seq, _, said = payload.partition(b".")
+    return (int(seq), int(said)) if seq.isdigit() and said.isdigit() and len(payload) < 40 else None
 
 
 def _date(text: str) -> datetime | None:
