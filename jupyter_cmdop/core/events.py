@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .grants import Attachment, Grant
-from .operations import MAIN_LANE
+from .operations import MAIN_LANE, ReplyStatus
 from .policy import InputClass, PolicyName
 
 
@@ -181,7 +181,7 @@ class Replied:
     """The backend answered an operation."""
 
     operation: str
-    status: Literal["ok", "error", "aborted"]
+    status: ReplyStatus
     error_name: str | None = None
 
 

@@ -12,7 +12,7 @@ Boston Dynamics Spot's lease). Lapsing and resuming change nobody's right, so th
 
 Time enters only as an argument. The driver holds the floor while any of these is true:
 
-* an operation of his is queued or running (`busy`);
+* an operation of his is queued or running (`busy`): it renews the lease, the last time when it ends;
 * his last act's lease runs (`act_until`): acts through a command line are not connections that could be lost;
 * one of his persistent attachments gave a sign of life within `SIGN_OF_LIFE_SECONDS` (`alive_until`).
 
@@ -63,7 +63,6 @@ class Transition:
 TRANSITIONS: dict[tuple[FloorState, FloorEvent], Transition] = {
     (FloorState.FREE, FloorEvent.CLAIM): Transition(FloorState.HELD, True, "claimed"),
     (FloorState.FREE, FloorEvent.TAKE): Transition(FloorState.HELD, True, "taken"),
-    (FloorState.FREE, FloorEvent.HAND_BACK): Transition(FloorState.HELD, True, "handed_back"),
     (FloorState.HELD, FloorEvent.TAKE): Transition(FloorState.HELD, True, "taken"),
     (FloorState.HELD, FloorEvent.HAND_BACK): Transition(FloorState.HELD, True, "handed_back"),
     (FloorState.HELD, FloorEvent.RELEASE): Transition(FloorState.FREE, True, "released"),
@@ -83,13 +82,15 @@ class Floor:
     state: FloorState = FloorState.FREE
     driver: str | None = None
     generation: int = 0
-    since: float = 0.0
+    since: float | None = None  # the last change of driver; None before the first
     previous: str | None = None
     act_until: float = float("-inf")
     stale_until: float = float("-inf")
     reason: str = ""
 
-    def apply(self, event: FloorEvent, *, now: float, actor: str | None = None, reason: str = "") -> str | None:
+    def apply(
+        self, event: FloorEvent, *, now: float, actor: str | None = None, reason: str = ""
+    ) -> str | None:
         """Move along `TRANSITIONS`.
 
         Args:

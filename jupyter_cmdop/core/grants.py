@@ -7,9 +7,7 @@ from typing import Literal
 
 from .actor import Actor
 
-Right = Literal[
-    "observe", "input", "take", "interrupt", "approve", "policy", "lifecycle", "invite", "answer"
-]
+Right = Literal["observe", "input", "take", "interrupt", "approve", "policy", "lifecycle", "invite", "answer"]
 Role = Literal["observer", "peer", "owner"]
 Transport = Literal["ipc", "tcp", "link", "websocket"]
 
@@ -66,3 +64,8 @@ class Attachment:
     @property
     def rights(self) -> frozenset[Right]:
         return ROLE_RIGHTS[self.role]
+
+
+def attachment_of_grant(grant: str) -> str:
+    """The id of the attachment that a grant's own endpoint makes: known before it is attached, and after."""
+    return f"g-{grant}"

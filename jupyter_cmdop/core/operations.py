@@ -33,7 +33,9 @@ OUTCOMES: tuple[Outcome, ...] = (
     "withdrawn",
     "unknown",
 )
+ReplyStatus = Literal["ok", "error", "aborted"]
 MAIN_LANE = ""
+SERVED_KEPT = 256  # holders remembered for round-robin; an older one counts as never served
 
 
 class Status(Enum):
@@ -80,7 +82,14 @@ _OUTCOMES_OF: dict[Step, frozenset[Outcome]] = {
 
 @dataclass(slots=True)
 class Operation:
-    """One admitted input. Only `Session` changes it, through `step`."""
+    """One admitted input. Only `Session` changes it, through `step`.
+
+    Attributes:
+        generation: under which it was admitted, then under which it was delivered.
+        act: sent as an act, so that its lease is that of an act.
+        since: when it was admitted, then when it was delivered.
+        replied: what the backend's reply said, which counts once it is idle.
+    """
 
     id: str
     actor: Actor
@@ -100,10 +109,11 @@ class Operation:
     stop_on_error: bool = True
     adopted_by: str | None = None
     via: str | None = None
+    act: bool = False
     status: Status = Status.QUEUED
     outcome: Outcome | None = None
     interrupted_by: str | None = None
-    replied: str | None = None
+    replied: ReplyStatus | None = None
     error_name: str | None = None
     idle: bool = False
 
@@ -111,6 +121,18 @@ class Operation:
     def holder(self) -> str:
         """Under whose right it waits or runs: its author, or who adopted it."""
         return self.adopted_by or self.actor.id
+
+    @property
+    def connection(self) -> tuple[str, str]:
+        """(attachment, client's header session)."""
+        return self.attachment, self.client_session
+
+    @property
+    def reported(self) -> Outcome | None:
+        """The outcome that the backend's reply stands for, once there is a reply."""
+        if self.replied == "error" and self.interrupted_by is not None:
+            return "interrupted"
+        return self.replied
 
     @property
     def is_active(self) -> bool:
@@ -164,14 +186,15 @@ class Lane:
     def to_dict(self) -> dict[str, Any]:
         return {"running": self.running, "queue": list(self.queue), "served": list(self.served)}
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Lane:
+        return cls(data["running"], list(data["queue"]), list(data["served"]))
+
     def note_served(self, holder: str) -> None:
         if holder in self.served:
             self.served.remove(holder)
         self.served.append(holder)
         del self.served[:-SERVED_KEPT]
-
-
-SERVED_KEPT = 256  # holders remembered for round-robin; an older one counts as never served
 
 
 def next_in_turn(queue: list[tuple[str, str]], served: list[str]) -> str | None:
