@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar
 from . import calls, shapes
 from .aio import AsyncConnection, AsyncStream
 from .calls import ActorKindName, BusyChoice, Call, QueueChoice, RunningChoice, View
-from .errors import KeeperGone, Refused
+from .errors import KeeperGone, LinkTimeout, Refused
 from .identity import OWNER, Identity
 from .reach import explain, find_live, link_of
 from .registry import Registry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from . import calls, shapes
 from .blocking import Connection, Stream
 from .calls import ActorKindName, BusyChoice, Call, QueueChoice, RunningChoice, View
-from .errors import ClientError, KeeperGone, Refused
+from .errors import ClientError, KeeperGone, LinkTimeout, Refused
 from .identity import OWNER, Identity
 from .reach import explain, find_live, link_of
 from .registry import Registry

@@ -99,7 +99,8 @@ class GrantEndpoints:
         return endpoint is not None and endpoint.public_key is not None and endpoint.public_key == key
 
     def _next_timer(self) -> float | None:
-        return self._alive_at if self._endpoints else None
+        looks = (look for endpoint in self._endpoints.values() if (look := endpoint.next_look()) is not None)
+        return min((self._alive_at, *looks)) if self._endpoints else None
 
     def run_timers(self) -> None:
         now = time.monotonic()

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 PAGE_ENTRIES = 500
 PAGE_BYTES = 4 * 1024 * 1024
+ECHO_BYTES = 64 * 1024
 OTHERS = 5
 DEFAULT_RESULT_BYTES = 1024 * 1024
 QUIET_TYPES = frozenset({"output", "reply", "started", "delivered", "backend_output", "input"})
@@ -193,7 +194,7 @@ def result_of(reader: JournalReader, operation: str, *, max_bytes: int | None, f
             ended = entry
         elif entry.type == "reply":
             reply = entry
-        elif entry.type == "output":
+        elif entry.type == "output" and not _is_long_echo(entry):
             size += len(entry.body or b"")
             if size > limit and outputs:
                 dropped += len(entry.body or b"")
@@ -231,6 +232,16 @@ def result_of(reader: JournalReader, operation: str, *, max_bytes: int | None, f
 def _receipt(reader: JournalReader) -> str:
     head = reader.head()
     return f"{head.seq}:{head.hash}"
+
+
+def _is_long_echo(entry: StoredEntry) -> bool:
+    """Whether it is the execute_input of a long cell: no output, so it takes no room from those."""
+    if len(entry.body or b"") < ECHO_BYTES or entry.body is None:
+        return False
+    try:
+        return output_of(entry.body) is None
+    except WireError:
+        return False
 
 
 def _traceback(reply: StoredEntry | None) -> list[str]:

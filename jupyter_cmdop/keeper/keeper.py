@@ -226,8 +226,12 @@ class Keeper:
     def kernel_is_ready(self) -> None:
         self.requests.kernel_is_ready()
 
-    def kernel_has_left(self) -> None:
-        """Tell clients that wait for the kernel that it restarts, as jupyter_client's restarter would."""
+    def kernel_has_left(self, *, asked: bool) -> None:
+        """Tell clients that wait for the kernel that it comes again.
+
+        `restarting` is the word of jupyter_client's restarter for a kernel that died; JupyterLab opens a dialog that
+        says so. A restart that somebody asked for begins like a start.
+        """
         origin = Origin(self.runner.keeper.actor, "")
         stamp = self.runner.stamper.stamp(
             origin,
@@ -235,7 +239,8 @@ class Keeper:
             generation=self.runner.session.floor.generation,
             seq=self.runner.recorder.committed_seq,
         )
-        parts = self.kernel.state.voice.status("restarting", b"{}", b'{"cmdop":' + stamp + b"}")
+        state = "starting" if asked else "restarting"
+        parts = self.kernel.state.voice.status(state, b"{}", b'{"cmdop":' + stamp + b"}")
         self.runner.recorder.send(self.kernel.listen.show, Published(b"status", parts))
 
     def _kernel_started(self, problem: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ OUTBOX_BYTES = (
     64 * 1024 * 1024
 )  # of iopub messages that wait for a reader; then a marker says how to get the rest
 IOPUB_QUEUE = 1000  # messages libzmq holds a subscriber before we hold them
+LARGE_BYTES = (
+    64 * 1024
+)  # a part of this size is not copied into libzmq, and counted until libzmq lets go of it
+UNREAD_SECONDS = 0.2  # between two looks whether it has: libzmq does not tell
 REPLAY_WINDOW = 65_536  # signatures remembered
 TURN_MESSAGES = 64  # read from one socket in one turn
 HEARTBEAT_MILLISECONDS = (
@@ -81,6 +86,8 @@ class KernelEndpoint:
         self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
         self._waiting: collections.deque[Waiting] = collections.deque()
         self._waiting_bytes = 0
+        self._unread: collections.deque[tuple[zmq.MessageTracker, int]] = collections.deque()
+        self._unread_bytes = 0
         self._skipped = 0
         self._skipped_from = ""
         self._curve = zmq.curve_keypair() if grant.transport == "tcp" else None
@@ -297,15 +304,37 @@ class KernelEndpoint:
         return [published.topic, DELIMITER, signature, *parts]
 
     def _send(self, frames: list[bytes]) -> bool:
+        largest = max(frames, key=len)
+        size = len(largest)
+        if size < LARGE_BYTES:
+            return self._hand_over(frames, copy=True)
+        # libzmq's queue has a limit in messages only, and a thousand large ones are more than a machine has.
+        if self._still_unread() and self._unread_bytes + size > OUTBOX_BYTES:
+            return False
+        tracked = zmq.Frame(largest, track=True, copy=False)
+        tracker = tracked.tracker
+        if not self._hand_over([tracked if part is largest else part for part in frames], copy=False):
+            return False
+        if tracker is not None:
+            self._unread.append((tracker, size))
+            self._unread_bytes += size
+        return True
+
+    def _still_unread(self) -> int:
+        while self._unread and self._unread[0][0].done:
+            self._unread_bytes -= self._unread.popleft()[1]
+        return self._unread_bytes
+
+    def _hand_over(self, frames: Sequence[bytes | zmq.Frame], *, copy: bool) -> bool:
         try:
-            self.sockets["iopub"].send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < 65536)
+            self.sockets["iopub"].send_multipart(frames, zmq.NOBLOCK, copy=copy)
         except zmq.Again:
             return False
         return True
 
     def _park(self, frames: list[bytes], cursor: str) -> None:
         size = sum(map(len, frames))
-        if self._skipped or self._waiting_bytes + size > OUTBOX_BYTES:
+        if self._skipped or self._waiting_bytes + self._unread_bytes + size > OUTBOX_BYTES:
             if not self._skipped:
                 self._skipped_from = cursor
             self._skipped += 1
@@ -317,13 +346,18 @@ class KernelEndpoint:
         """Send what waited, as far as the reader takes it."""
         while self._waiting and self._send(self._waiting[0].frames):
             self._waiting_bytes -= self._waiting.popleft().size
-        if self._skipped and not self._waiting:
+        # The marker goes out when there is room again, so that one stands for the whole gap.
+        if self._skipped and not self._waiting and self._still_unread() <= OUTBOX_BYTES // 2:
             marker = self._marker(self._skipped, self._skipped_from)
             self._skipped = 0 if self._send(self._frames(marker)) else self._skipped
 
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting) or bool(self._skipped)
+
+    def next_look(self) -> float | None:
+        """When to try again what waits for libzmq to let go of something large."""
+        return time.monotonic() + UNREAD_SECONDS if self.has_waiting and self._unread else None
 
     def close(self) -> None:
         """Close at once; a client that goes on gets nothing and reaches nothing."""
@@ -336,6 +370,7 @@ class KernelEndpoint:
             socket.close(0)
         self.sockets = {}
         self._waiting.clear()
+        self._unread.clear()
         if self.connection_file is not None:
             self.connection_file.unlink(missing_ok=True)
         if self._curve is None:

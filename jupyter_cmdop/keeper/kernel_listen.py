@@ -20,6 +20,7 @@ from .clients import Client, Published
 from .history import History
 from .kernel_state import KernelState
 from .stamps import Origin, relation_of
+from .widgets import WidgetStates
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -36,6 +37,7 @@ LAST_WORDS_MILLISECONDS = 20  # without a word, after which a dead kernel has sa
 LAST_WORDS_TURNS = 64
 STARTING_LINES = 20  # of one piece of raw output, into the log
 UNATTRIBUTED_KEPT = 1024
+COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
 
 class _Reply(msgspec.Struct):
@@ -87,6 +89,7 @@ class KernelListen:
         self._own_status = own_status
         self.clients: Callable[[], Iterable[Client]] = tuple
         self.history = History()
+        self.widgets = WidgetStates()
         self.raw: dict[int, str] = {}
         self._await_idle: dict[str, float] = {}
         self._await_reply: dict[str, float] = {}
@@ -127,6 +130,7 @@ class KernelListen:
             waiting.clear()
         for probes in (self._idle_probes, self._reply_probes, self._start_probes):
             probes.clear()
+        self.widgets.forget()
         for descriptor in list(self.raw):
             self._runner.loop.remove_reader(descriptor)
             os.close(descriptor)
@@ -212,6 +216,8 @@ class KernelListen:
             state = msgspec_or(_STATUS, message.content, _Status()).execution_state
         elif header.msg_type == "execute_input" and origin.operation is not None:
             self._note_started(origin.operation, message.content)
+        elif header.msg_type in COMM_TYPES:
+            self.widgets.note(header.msg_type, message.content)
         self._publish(origin, header.msg_type, message)
         if state == "idle" and origin.operation is not None:
             self._await_idle.pop(origin.operation, None)
@@ -359,7 +365,7 @@ class KernelListen:
                 self._end_unanswered(operation)
 
     def _end_unanswered(self, operation: str) -> None:
-        """The kernel has done with it and will not reply (it failed in its handler, or dropped it): nobody may wait on."""
+        """The kernel has done with it and will not reply (it failed, or dropped it): nobody may wait on."""
         live = self._runner.operations.get(operation)
         if live is None or live.outcome is not None:
             return

@@ -43,6 +43,7 @@ from ..wire.kernel import (
 )
 from .clients import Client, Published
 from .history import REQUEST as HISTORY_REQUEST
+from .kernel_listen import COMM_TYPES
 from .stamps import Origin
 from .synthesis import detach_content, error_content, refusal_content
 
@@ -104,6 +105,9 @@ class Request:
     def rejected(self, refusal: Refusal) -> None:
         if self.channel == "stdin":
             return  # an input_reply is not answered
+        if self.header.msg_type in COMM_TYPES:
+            self.desk.runner.recorder.send(self.desk.take_back, self)
+            return
         content = refusal_content(refusal)
         if self.execute is not None:
             content["execution_count"] = self.desk.kernel.state.execution_count
@@ -142,6 +146,8 @@ class Request:
         self.desk.repeat(operation, self)
 
     def forward(self, generation: int) -> None:
+        if self.header.msg_type in COMM_TYPES:
+            self.desk.kernel.listen.widgets.note(self.header.msg_type, self.message.content)
         self.origin.reading = self.origin.reading or self.header.msg_type.endswith("_request")
         self.desk.runner.remember_origin(self.header.msg_id, self.origin)
         self.desk.runner.recorder.send(
@@ -352,6 +358,22 @@ class KernelRequests:
         request.rejected(Refusal(code, message, next=next_))
 
     # ------------------------------------------------------------------ answered here
+
+    def take_back(self, request: Request) -> None:
+        """Answer a widget's change that was not let in: busy, the state as it is, idle."""
+        stamp = self.runner.stamper.stamp(
+            request.origin,
+            "by",
+            generation=self.runner.session.floor.generation,
+            seq=self.runner.recorder.committed_seq,
+        )
+        metadata, parent, voice = b'{"cmdop":' + stamp + b"}", request.origin.header, self.kernel.state.voice
+        state = self.kernel.listen.widgets.take_back(request.message.content)
+        endpoint = request.endpoint
+        endpoint.publish(Published(b"status", voice.status("busy", parent, metadata)))
+        if state is not None:
+            endpoint.publish(Published(b"comm_msg", voice.say("comm_msg", parent, state, metadata)))
+        endpoint.publish(Published(b"status", voice.status("idle", parent, metadata)))
 
     def _kernel_info(self, request: Request, attachment: str) -> None:
         """From the cache, so that a newcomer need not wait for the cell that runs."""

@@ -47,7 +47,7 @@ class Viewers(Protocol):
     """Who is told when the kernel comes and goes."""
 
     def kernel_is_ready(self) -> None: ...
-    def kernel_has_left(self) -> None: ...
+    def kernel_has_left(self, *, asked: bool) -> None: ...
 
 
 class KernelSide:
@@ -325,7 +325,7 @@ class KernelSide:
         again = self._restarts <= RESTARTS
         self._runner.submit(ev.BackendDied(reason, will_restart=again))
         if self.viewers is not None:
-            self.viewers.kernel_has_left()
+            self.viewers.kernel_has_left(asked=False)
         if not again:
             self._give_up(f"{reason}; it was restarted {RESTARTS} times in a row")
             return
@@ -336,7 +336,7 @@ class KernelSide:
         """End this incarnation and start the next; asked for by an actor."""
         self.state.phase = "ending"
         if self.viewers is not None:
-            self.viewers.kernel_has_left()
+            self.viewers.kernel_has_left(asked=True)
         self._say_goodbye(restart=True)
         post = self._runner.loop.post
 

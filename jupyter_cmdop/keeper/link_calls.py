@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -20,14 +20,18 @@ class BadArguments(ValueError):
     """The arguments of a verb are not of its form; the message says what it takes."""
 
 
+# As on the kernel protocol: ids are kept in tables and shown to people.
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
 class RunArgs(msgspec.Struct, forbid_unknown_fields=False):
     code: str
-    request_id: str | None = None
+    request_id: RequestId | None = None
     generation: int | None = None
     silent: bool = False
     store_history: bool = True
     stop_on_error: bool = True
-    lane: str = MAIN_LANE
+    lane: Annotated[str, msgspec.Meta(max_length=256)] = MAIN_LANE
     if_busy: Literal["queue", "refuse"] = "queue"
     wait_seconds: float | None = None
     stream: bool = False

@@ -28,7 +28,9 @@ from websockets.typing import Subprotocol
 from ..wire.websocket import V1_SUBPROTOCOL
 from .loop import Loop
 
-log = logging.getLogger(__name__)
+# The library's own word on each connection; ours is in the journal.
+_PROTOCOL_LOG = logging.getLogger(f"{__name__}.protocol")
+_PROTOCOL_LOG.setLevel(logging.WARNING)
 
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024  # as for every other way in; a cell may be large
 READ_BYTES = 256 * 1024
@@ -115,7 +117,7 @@ class WebsocketConnection:
         self._opcode = Opcode.BINARY
         self.is_open = True
         self._protocol = ServerProtocol(
-            select_subprotocol=_v1_if_offered, max_size=MAX_MESSAGE_BYTES, logger=log
+            select_subprotocol=_v1_if_offered, max_size=MAX_MESSAGE_BYTES, logger=_PROTOCOL_LOG
         )
         self._accept(headers)
         connection.setblocking(False)

@@ -447,6 +447,7 @@ class ExecuteRequest(msgspec.Struct, frozen=True, gc=False):
     store_history: bool = True
     allow_stdin: bool = True
     stop_on_error: bool = True
+    user_expressions: dict[str, str] | None = None  # ipykernel gives no reply at all when this is no object
 
 
 _EXECUTE = msgspec.json.Decoder(ExecuteRequest)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from .errors import WireError
-from .kernel import decode_as, encode_json
+from .kernel import decode_as, decode_json, encode_json
 
 # What we speak, and the oldest that we still understand.
 PROTOCOL = 1
@@ -25,6 +25,7 @@ MAX_HEADER = 4 * 2**20
 MAX_PAYLOAD = 2**30
 
 _LENGTHS = struct.Struct(">IQ")
+_SPILLED = "spilled"  # names the key whose value is the payload, as JSON
 _HEADER = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -37,6 +38,31 @@ def encode_frame(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
     raw = encode_json(dict(header))
     _check_lengths(len(raw), len(payload), max_header=MAX_HEADER, max_payload=MAX_PAYLOAD)
     return b"".join((_LENGTHS.pack(len(raw), len(payload)), raw, payload))
+
+
+def encode_spilling(header: Mapping[str, Any], key: str) -> bytes:
+    """Encode one frame whose `key` travels in the payload when the header would be over its limit.
+
+    Raises:
+        WireError: not JSON, or over the limit of a payload as well.
+    """
+    raw = encode_json(dict(header))
+    if len(raw) <= MAX_HEADER:
+        return b"".join((_LENGTHS.pack(len(raw), 0), raw))
+    if key not in header:
+        raise WireError(f"link header of {len(raw)} bytes; at most {MAX_HEADER} are allowed")
+    rest = {name: value for name, value in header.items() if name != key}
+    return encode_frame({**rest, _SPILLED: key}, encode_json(header[key]))
+
+
+def unspill(header: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """The header as it was given to `encode_spilling`.
+
+    Raises:
+        WireError: the payload is not JSON.
+    """
+    key = header.get(_SPILLED)
+    return {**header, key: decode_json(payload)} if isinstance(key, str) else header
 
 
 def _check_lengths(
