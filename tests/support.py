@@ -1,8 +1,9 @@
-"""What integration tests share: a machine of one's own, real sessions, unmodified clients, waits for named events.
+"""What integration tests share: a machine of one's own, real sessions, unmodified clients, waits for named
+events.
 
-A `Home` is an isolated environment (runtime, data, state, HOME, IPython below a temporary folder). Everything started in
-it inherits a marker in its environment, by which `check_nothing_left` finds what a test left running. No wait here
-lasts for a duration: each one is for an event, with a limit.
+A `Home` is an isolated environment (runtime, data, state, HOME, IPython below a temporary folder). Everything
+started in it inherits a marker in its environment, by which `check_nothing_left` finds what a test left
+running. No wait here lasts for a duration: each one is for an event, with a limit.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ class Home:
             if process.pid == os.getpid():
                 continue
             try:
-                if process.environ().get(MARKER) == str(self.root) and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARKER) == str(self.root)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
@@ -161,7 +165,9 @@ class Sessions:
         """`Session.create` with a name of its own unless one is given."""
         self._count += 1
         try:
-            made = Session.create(name or f"test-{os.getpid()}-{self._count}-{secrets.token_hex(3)}", **options)
+            made = Session.create(
+                name or f"test-{os.getpid()}-{self._count}-{secrets.token_hex(3)}", **options
+            )
         except SpawnFailed as error:
             error.add_note("\n".join(error.log))
             raise
@@ -310,7 +316,12 @@ class Gate:
 
 
 def invite_client(
-    session: Session, actor: str | None = "bot", *, ready: bool = True, client_session: str | None = None, **options: Any
+    session: Session,
+    actor: str | None = "bot",
+    *,
+    ready: bool = True,
+    client_session: str | None = None,
+    **options: Any,
 ) -> BlockingKernelClient:
     """Invite `actor` and connect an unmodified client; `client.cmdop_invite` is the invitation."""
     invited = session.invite(actor, **options)
@@ -321,7 +332,11 @@ def invite_client(
 
 
 def connect_client(
-    connection_file: str | Path, *, ready: bool = True, client_session: str | None = None, username: str | None = None
+    connection_file: str | Path,
+    *,
+    ready: bool = True,
+    client_session: str | None = None,
+    username: str | None = None,
 ) -> BlockingKernelClient:
     """An unmodified client on a connection file."""
     client = BlockingKernelClient(connection_file=str(connection_file))
@@ -363,7 +378,9 @@ class Clients:
         self._made.clear()
 
 
-def reply_of(client: BlockingKernelClient, msg_id: str, *, limit_seconds: float = LIMIT_SECONDS) -> dict[str, Any]:
+def reply_of(
+    client: BlockingKernelClient, msg_id: str, *, limit_seconds: float = LIMIT_SECONDS
+) -> dict[str, Any]:
     """The shell reply to one request; other replies on the way are kept for their own askers."""
     return _answer(client.get_shell_msg, _kept(client, "shell"), msg_id, limit_seconds)
 
@@ -419,9 +436,16 @@ def is_idle_of(msg_id: str) -> Callable[[dict[str, Any]], bool]:
     )
 
 
+def is_stream_of(msg_id: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether a message is text that cell `msg_id` printed: then it runs in the kernel, and can be interrupted."""
+    return lambda m: m["msg_type"] == "stream" and m["parent_header"].get("msg_id") == msg_id
+
+
 def flush(client: BlockingKernelClient) -> list[dict[str, Any]]:
     """Everything that reached this client before now: up to the idle of a question that the keeper answers."""
-    return iopub_until(client, is_idle_of(client.kernel_info()))
+    msg_id = client.kernel_info()
+    reply_of(client, msg_id)
+    return iopub_until(client, is_idle_of(msg_id))
 
 
 def request(
@@ -621,7 +645,9 @@ class Console:
             try:
                 self._text += self.child.read_nonblocking(4096, max(0.01, left))
             except (pexpect.TIMEOUT, pexpect.EOF) as error:
-                raise TooLate(f"no {pattern!r} on the screen, which shows {_plain(self._text)[-2000:]!r}") from error
+                raise TooLate(
+                    f"no {pattern!r} on the screen, which shows {_plain(self._text)[-2000:]!r}"
+                ) from error
         self._text = _plain(self._text)[found.end() :]
         return found
 
@@ -674,7 +700,9 @@ class CliResult:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def start_cli(*arguments: str, env: Mapping[str, str] | None = None, json_output: bool = True) -> subprocess.Popen[str]:
+def start_cli(
+    *arguments: str, env: Mapping[str, str] | None = None, json_output: bool = True
+) -> subprocess.Popen[str]:
     """Start a verb and do not wait for it."""
     return subprocess.Popen(
         [sys.executable, "-m", "jupyter_cmdop.cli", *arguments, *(["--json"] if json_output else [])],
@@ -706,7 +734,9 @@ def run_cli(
 ) -> CliResult:
     """Run a verb with --json and wait; its exit code must be `code` unless that is None."""
     result = finish_cli(start_cli(*arguments, env=env, json_output=json_output), input=input)
-    assert code is None or result.code == code, f"{arguments} gave {result.code}: {result.out!r} {result.err!r}"
+    assert code is None or result.code == code, (
+        f"{arguments} gave {result.code}: {result.out!r} {result.err!r}"
+    )
     return result
 
 
@@ -805,6 +835,7 @@ __all__ = [
     "invite_client",
     "iopub_until",
     "is_idle_of",
+    "is_stream_of",
     "isolated_home",
     "journal",
     "module_session",

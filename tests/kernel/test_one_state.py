@@ -44,9 +44,9 @@ def inputs(messages: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
 def test_person_agent_and_script_share_one_state(
     session: Sessions, clients: Clients, closing: Closing
 ) -> None:
-    """Alice types in the stock console, an agent uses a stock client, a script uses `run`: they work on the same
-    variable under the same counter, everybody sees the same inputs in the same order, and the journal names all of them
-    when they have gone and when the session is closed.
+    """Alice types in the stock console, an agent uses a stock client, a script uses `run`: they work on the
+    same variable under the same counter, everybody sees the same inputs in the same order, and the journal
+    names all of them when they have gone and when the session is closed.
     """
     made = session()
     bot, watcher = clients(made, "bot"), clients(made, "watcher")
@@ -199,7 +199,9 @@ def test_a_client_cannot_say_who_it_is(shared: Session, clients: Clients) -> Non
 
 
 def test_output_of_a_thread_is_credited_to_nobody(shared: Session, clients: Clients) -> None:
-    """A thread that Alice started prints under whatever cell runs: such output is *during* it, never *by* its author."""
+    """A thread that Alice started prints under whatever cell runs: such output is *during* it, never *by* its
+    author.
+    """
     alice, bot = clients(shared, "alice"), clients(shared, "bot")
     started = alice.execute(
         "import threading\n"

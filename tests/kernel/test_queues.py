@@ -15,6 +15,7 @@ from tests.support import (
     flush,
     iopub_until,
     is_idle_of,
+    is_stream_of,
     journal,
     reply_of,
     request,
@@ -37,8 +38,9 @@ def operation_of(session: Session, msg_id: str) -> str:
 
 
 def test_errors_of_one_never_abort_cells_of_others(shared: Session, clients: Clients) -> None:
-    """300 runs: while Alice's cells fail one after the other, a hundred of the agent's and a hundred of Carol's, all sent
-    at once, are executed in their order. With a bare kernel each error aborts whatever others have queued.
+    """300 runs: while Alice's cells fail one after the other, a hundred of the agent's and a hundred of
+    Carol's, all sent at once, are executed in their order. With a bare kernel each error aborts whatever others
+    have queued.
     """
     alice, bot, carol = clients(shared, "alice"), clients(shared, "bot"), clients(shared, "carol")
     reply_of(bot, bot.execute("done = []"))
@@ -50,7 +52,9 @@ def test_errors_of_one_never_abort_cells_of_others(shared: Session, clients: Cli
         iopub_until(alice, is_idle_of(failing))
     assert [reply_of(bot, m)["content"]["status"] for m in mine] == ["ok"] * 100
     assert [reply_of(carol, m)["content"]["status"] for m in hers] == ["ok"] * 100
-    in_order = shared.run("[n for n in done if n < 1000] == [n - 1000 for n in done if n >= 1000] == list(range(100))")
+    in_order = shared.run(
+        "[n for n in done if n < 1000] == [n - 1000 for n in done if n >= 1000] == list(range(100))"
+    )
     assert in_order.text is not None
     assert in_order.text.strip() == "True"
     outcomes = [e["data"]["outcome"] for e in journal(shared, "ended") if e["actor"] in ("bot", "carol")]
@@ -65,7 +69,7 @@ def test_interrupts_of_one_never_abort_cells_of_others(shared: Session, clients:
         wait_for_running(shared, "alice")
         queued = [bot.execute("pass") for _ in range(5)]
         wait_for_status(shared, lambda s: len(s.queue) == 5)
-        iopub_until(alice, lambda m: m["msg_type"] == "stream" and m["parent_header"]["msg_id"] == running)
+        iopub_until(alice, is_stream_of(running))
         answer = control_reply_of(alice, request(alice, "interrupt_request", {}, channel="control"))
         assert answer["content"]["status"] == "ok"
         assert reply_of(alice, running)["content"]["ename"] == "KeyboardInterrupt"
@@ -92,10 +96,12 @@ def test_an_error_aborts_what_its_own_client_queued(shared: Session, clients: Cl
     assert [reply_of(alice, m)["content"]["status"] for m in tolerant] == ["error", "ok"]
 
 
-@pytest.mark.xfail(reason="a cell sent between a failed cell's reply and its idle is aborted with that cell's queue")
+@pytest.mark.xfail(
+    reason="a cell sent between a failed cell's reply and its idle is aborted with that cell's queue"
+)
 def test_a_cell_sent_after_an_error_was_seen_is_executed(shared: Session, clients: Clients) -> None:
-    """An agent that reads only replies sends its next cell as soon as it has the error: that cell was never queued behind
-    the failed one, and runs.
+    """An agent that reads only replies sends its next cell as soon as it has the error: that cell was never
+    queued behind the failed one, and runs.
     """
     bot = clients(shared, "bot")
     statuses = [reply_of(bot, bot.execute("1 / 0"))["content"]["status"] for _ in range(100)]
@@ -141,8 +147,8 @@ def test_a_named_interrupt_withdraws_a_queued_operation_and_touches_nothing_else
 def test_an_unnamed_interrupt_withdraws_ones_own_queue_before_it_hits_anybody(
     shared: Session, clients: Clients, gate: Gate
 ) -> None:
-    """An agent that stops itself (control channel, no name) while Alice's cell runs takes only his own cells back. Carol,
-    who has nothing there, stops what runs: any peer may.
+    """An agent that stops itself (control channel, no name) while Alice's cell runs takes only his own cells
+    back. Carol, who has nothing there, stops what runs: any peer may.
     """
     alice, bot, carol = clients(shared, "alice"), clients(shared, "bot"), clients(shared, "carol")
     flush(carol)
@@ -158,7 +164,7 @@ def test_an_unnamed_interrupt_withdraws_ones_own_queue_before_it_hits_anybody(
     assert [op.operation for op in status.running] == [operation_of(shared, running)]
     assert [op.operation for op in status.queue] == [operation_of(shared, behind)]
 
-    iopub_until(carol, lambda m: m["msg_type"] == "stream" and m["parent_header"]["msg_id"] == running)
+    iopub_until(carol, is_stream_of(running))
     control_reply_of(carol, request(carol, "interrupt_request", {}, channel="control"))
     assert reply_of(alice, running)["content"]["ename"] == "KeyboardInterrupt"
     entry = wait_for_entry(shared, "ended", operation=operation_of(shared, running))
@@ -213,7 +219,12 @@ def test_a_cell_that_runs_is_shown_with_its_author_and_what_waits(
     assert [(op["actor"], op["preview"]) for op in status["queue"]] == [("bot", "and_this = 'waits'")]
     assert {p["actor"] for p in status["presence"]} == {"alice", "bot"}
     listed = next(item for item in run_cli("ls").data if item["id"] == shared.id)
-    assert (listed["execution_state"], listed["running"], listed["queued"], listed["attached"]) == ("busy", 1, 1, 2)
+    assert (listed["execution_state"], listed["running"], listed["queued"], listed["attached"]) == (
+        "busy",
+        1,
+        1,
+        2,
+    )
     gate.open()
     reply_of(alice, running)
     reply_of(bot, waiting)
