@@ -1,0 +1,228 @@
+"""One session as the Jupyter server sees it: what its keeper last said, and a link on which it says it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_cmdop.client.aio import AsyncConnection
+from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, RequestFailed, UnknownSession
+from jupyter_cmdop.client.registry import Found, Registry
+from jupyter_cmdop.core.refusal import Refusal
+
+from .identity import Person
+
+log = logging.getLogger(__name__)
+
+CLIENT = "jupyter server"
+POLL_SECONDS = 5.0
+"""How often a keeper that does not know `activity` (an older one) is asked for its status."""
+AGAIN_SECONDS = 0.5
+"""After which a keeper that lives but has lost our link is asked again."""
+RESTART_SECONDS = 120.0
+
+
+class SessionKernel:
+    """Stands in a kernel manager's mapping where a stock server has the manager of a child process.
+
+    Attributes:
+        kernel_name: name of the kernel specification.
+        connections: how many kernel-protocol clients and websockets the session has.
+        reason: why it is not simply alive, as in the stock model.
+    """
+
+    def __init__(
+        self,
+        kernel_id: str,
+        *,
+        name: str,
+        kernel_name: str,
+        link: str,
+        workspace: str | None,
+        changed: Callable[[SessionKernel], None],
+        gone: Callable[[SessionKernel, str, str], None],
+    ) -> None:
+        self.kernel_id = kernel_id
+        self.name = name
+        self.kernel_name = kernel_name
+        self.link = link
+        self.workspace = workspace
+        self.execution_state = "starting"
+        self.last_activity = datetime.now(UTC)
+        self.connections = 0
+        self.incarnation = 0
+        self.reason = ""
+        self._changed = changed
+        self._gone = gone
+        self._heard = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- what others read
+
+    def model(self) -> dict[str, Any]:
+        """The stock model of a kernel; `cmdop` is an addition that stock clients do not look at."""
+        model = {
+            "id": self.kernel_id,
+            "name": self.kernel_name,
+            "last_activity": self.last_activity.isoformat().replace("+00:00", "Z"),
+            "execution_state": self.execution_state,
+            "connections": self.connections,
+            "cmdop": {"session": self.name, "incarnation": self.incarnation},
+        }
+        if self.reason:
+            model["reason"] = self.reason
+        return model
+
+    @property
+    def has_kernel(self) -> bool:
+        return True
+
+    async def is_alive(self) -> bool:
+        return self.execution_state != "dead"
+
+    # --- watching
+
+    def watch(self) -> None:
+        """Follow what the keeper says until it ends or `stop`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow(), name=f"cmdop watch {self.name}")
+
+    async def heard(self, timeout_seconds: float) -> bool:
+        """Wait until the keeper has said something; False when it has not in this time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Stop following; the session goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def ask(self, verb: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask on the server's own link, as the owner.
+
+        Raises:
+            ClientError: there is no link now, or the keeper's answer.
+        """
+        if self._connection is None:
+            raise KeeperGone(f"{self.name} does not answer at the moment")
+        return await self._connection.request(verb, args, timeout_seconds=5.0)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with await AsyncConnection.connect(self.link, client=CLIENT) as connection:
+                    self._connection = connection
+                    await self._listen(connection)
+            except (ClientError, OSError) as error:
+                log.debug("the link of %s (%s) ended: %s", self.name, self.kernel_id, error)
+            finally:
+                self._connection = None
+            end = await asyncio.to_thread(why_gone, self.kernel_id)
+            if end is not None:
+                self.execution_state, self.reason = "dead", end[1]
+                self._heard.set()
+                self._gone(self, *end)
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _listen(self, connection: AsyncConnection) -> None:
+        try:
+            async with await connection.stream("activity", {}) as stream:
+                async for item in stream:
+                    self._take(item.data)
+        except RequestFailed as error:
+            if error.code != "unknown_verb":
+                raise
+            await self._poll(connection)
+
+    async def _poll(self, connection: AsyncConnection) -> None:
+        while True:
+            self._take(await connection.request("status", {}))
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _take(self, said: Mapping[str, Any]) -> None:
+        self.name = str(said.get("name") or self.name)
+        self.execution_state = str(said.get("execution_state") or self.execution_state)
+        self.connections = int(said.get("connections") or 0)
+        self.incarnation = int(said.get("incarnation") or 0)
+        self.reason = str(said.get("reason") or "")
+        active = _moment(said.get("last_activity"))
+        if active is not None:
+            self.last_activity = active
+        self._heard.set()
+        self._changed(self)
+
+    # --- acting for somebody
+
+    @asynccontextmanager
+    async def acting(self, person: Person, *, client: str = CLIENT) -> AsyncIterator[AsyncConnection]:
+        """A link on which everything is done in this person's name.
+
+        Raises:
+            Refused: he may not, or the keeper is too old to be told who asks.
+        """
+        async with await AsyncConnection.connect(
+            self.link, identity=person.identity(), client=client
+        ) as connection:
+            if connection.welcome.actor.get("id") != person.actor.id:
+                raise Refused(
+                    Refusal("unsupported", f"the keeper of {self.name} is too old to be told who asks")
+                )
+            yield connection
+
+    async def interrupt(self, person: Person) -> None:
+        async with self.acting(person) as link:
+            await link.request("interrupt", {"operation": None})
+
+    async def restart(self, person: Person) -> None:
+        """Return when the new incarnation can be used; several who ask at once get one restart."""
+        async with self.acting(person) as link:
+            result = await link.request("restart", {}, timeout_seconds=RESTART_SECONDS)
+            self.incarnation = int(result.get("incarnation") or self.incarnation)
+
+    async def close(self, person: Person, *, client: str = CLIENT) -> None:
+        """End the session for everybody. One that has ended already is as well."""
+        try:
+            async with self.acting(person, client=client) as link:
+                await link.request("close", {"force": True})
+        except KeeperGone:
+            if await asyncio.to_thread(why_gone, self.kernel_id) is None:
+                raise
+
+
+def why_gone(kernel_id: str) -> tuple[str, str] | None:
+    """Say how a session ended, (`closed` or `lost`, why); None while its keeper lives."""
+    registry = Registry.of_user()
+    try:
+        registry.sweep()
+        found: Found = registry.resolve(kernel_id)
+    except UnknownSession:
+        return "closed", "it was closed"
+    except ClientError as error:
+        log.warning("the registry cannot be read: %s", error)
+        return None
+    if found.is_live:
+        return None
+    is_closed = found.record is not None and found.record.state == "closed"
+    return ("closed" if is_closed else "lost"), found.liveness.reason
+
+
+def _moment(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
