@@ -19,7 +19,7 @@ BEGIN = "<!-- map of the code: written by tools/code_map.py, do not edit -->"
 END = "<!-- end of the map -->"
 
 # From the inside to the outside, as the imports point; a folder that is not named here comes last.
-ORDER = ("core", "wire", "journal", "backends", "keeper", "client", "cli")
+ORDER = ("core", "wire", "journal", "backends", "keeper", "client", "server", "cli")
 
 
 def first_sentence(path: Path) -> str:

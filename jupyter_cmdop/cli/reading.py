@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -171,7 +172,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> shapes.VerifyReport:
-    if "/" in args.name or Path(args.name, "journal.sqlite").exists():
+    if "/" in args.name or os.path.exists(os.path.join(args.name, "journal.sqlite")):
         return _verify_directory(Path(args.name), args.receipt)
     found = find(args)
     if not found.is_live:

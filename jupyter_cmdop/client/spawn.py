@@ -93,6 +93,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     workspace: str | None = None,
     session_id: str | None = None,
+    opened_by: str | None = None,
     ready_seconds: float = READY_SECONDS,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -102,6 +103,7 @@ def spawn(
     Args:
         setup: code that runs first, as an operation of the owner.
         env: variables for the kernel, on top of what it inherits.
+        opened_by: id of the actor who asked for it, where that is not the owner.
         workspace: real path of the directory whose Jupyter server lists it; the working directory unless given.
 
     Raises:
@@ -143,7 +145,7 @@ def spawn(
             )
         )
         owner, full_name = owner_name()
-        config = {
+        config: dict[str, object] = {
             "id": pointer.id,
             "name": name,
             "kind": "kernel",
@@ -159,7 +161,11 @@ def spawn(
             "connections": str(places.private_dir(registry.connections_dir(pointer.id))),
             "pointer": str(registry.pointer_path(pointer.id)),
             "created": pointer.created,
+            "opened_by": opened_by,
         }
+        idle_hours = os.environ.get("CMDOP_IDLE_HOURS")
+        if idle_hours is not None:
+            config["idle_hours"] = _hours(idle_hours)
         if policy is not None:
             config["policy"] = policy
         places.write_private_file(state / "config.json", msgspec.json.encode(config))
@@ -167,6 +173,19 @@ def spawn(
     except BaseException:
         _undo(registry, pointer.id, sockets)
         raise
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 <= hours < float("inf"):
+        raise SpawnFailed(
+            f"CMDOP_IDLE_HOURS is {text!r}: it is the number of hours after which an unused session ends",
+            next=("CMDOP_IDLE_HOURS=24", "CMDOP_IDLE_HOURS=0 for never"),
+        )
+    return hours
 
 
 def _working_directory(cwd: str | Path | None) -> str:

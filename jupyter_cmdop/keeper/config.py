@@ -25,6 +25,7 @@ class KeeperConfig(msgspec.Struct, frozen=True):
         connections: directory (0700) into which connection files of grants are written.
         pointer: file that tells clients where this keeper is; the client that spawned it made it.
         idle_hours: after which a session that nobody has touched ends; 0 keeps it for ever.
+        opened_by: the actor who asked for it, where that is not its owner.
         setup: code of a file to run first, as an operation of the owner.
     """
 
@@ -45,6 +46,7 @@ class KeeperConfig(msgspec.Struct, frozen=True):
     setup: str | None = None
     created: str | None = None
     idle_hours: float = 24.0
+    opened_by: str | None = None
 
 
 def read_config(path: Path) -> KeeperConfig:

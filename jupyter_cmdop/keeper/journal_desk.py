@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from ..journal.errors import JournalError
 from ..journal.outputs import collect, for_notebook, output_of, text_of
 from ..journal.query import JournalReader, StoredEntry, log_line
 from ..journal.verify import VerifyReport, verify
 from ..wire.errors import WireError
-from ..wire.kernel import Message, parse_parent
+from ..wire.kernel import Message, decode_json, parse_parent
 from ..wire.websocket import decode_v1
 from .loop import Loop
 from .stamps import relation_of
@@ -248,8 +246,8 @@ def _traceback(reply: StoredEntry | None) -> list[str]:
     if reply is None or reply.body is None:
         return []
     try:
-        content = msgspec.json.decode(decode_v1(reply.body).content)
-    except (WireError, msgspec.DecodeError):
+        content = decode_json(decode_v1(reply.body).content)
+    except WireError:
         return []
     lines = content.get("traceback") if isinstance(content, dict) else None
     return [str(line) for line in lines] if isinstance(lines, list) else []

@@ -94,7 +94,7 @@ class Keeper:
             status=self.status,
             activity=self.activity,
         )
-        self.link.status = self.status
+        self.link.status = lambda: self.status(processes=False)  # asked by every hello, also those of `ls`
         self.runner.endpoints = self
         self._lost_at: float | None = None
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
@@ -103,7 +103,7 @@ class Keeper:
         self.loop.add_timer(self._next_upkeep)
         self.runner.note(
             "opened",
-            actor=self.runner.owner.id,
+            actor=config.opened_by or self.runner.owner.id,
             durable=True,
             data={
                 "name": config.name,
@@ -224,6 +224,8 @@ class Keeper:
         yield from self.websockets.clients()
 
     def kernel_is_ready(self) -> None:
+        if self.runner.session.incarnation > 1:
+            self._write_pointer("open")  # it names the process of the new incarnation
         self.requests.kernel_is_ready()
 
     def kernel_has_left(self, *, asked: bool) -> None:
@@ -319,13 +321,23 @@ class Keeper:
             "incarnation": self.runner.session.incarnation,
             "connections": self._connections(),
             "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+            "driver": self.runner.session.floor.driver,
+            "generation": self.runner.session.floor.generation,
+            "policy": self.runner.session.policy,
+            "queued": sum(len(lane.queue) for lane in self.runner.session.lanes.values()),
+            "refused": self.runner.refused,
+            "journal_waiting": self.recorder.last_seq - self.recorder.committed_seq,
         }
 
     def _connections(self) -> int:
         return self.websockets.count + sum(1 for endpoint in self.grants.endpoints() if endpoint.is_present)
 
-    def status(self) -> dict[str, Any]:
-        """The shape `Status` of the link."""
+    def status(self, *, processes: bool = True) -> dict[str, Any]:
+        """The shape `Status` of the link.
+
+        Args:
+            processes: whether to look for the kernel's processes, which means to look at all of the machine's.
+        """
         session, config = self.runner.session, self.config
         floor = session.floor
         running = [session.operations[lane.running] for lane in session.lanes.values() if lane.running]
@@ -361,7 +373,7 @@ class Keeper:
                 "prompt_id": prompt[1]["prompt"],
                 "since": wall(prompt[1]["since"]),
             },
-            "processes": self._processes(),
+            "processes": self._processes() if processes else [],
             "journal": {
                 "seq": head.seq,
                 "hash": head.hash,

@@ -14,7 +14,7 @@ import msgspec
 from ..core import events as ev
 from ..core.actor import KERNEL, UNATTRIBUTED
 from ..wire.errors import WireError
-from ..wire.kernel import Message, parse_header, parse_parent, split, stamp_metadata, verify
+from ..wire.kernel import Message, decode_as, parse_header, parse_parent, split, stamp_metadata, verify
 from ..wire.websocket import encode_v1
 from .clients import Client, Published
 from .history import History
@@ -381,7 +381,8 @@ class KernelListen:
         live = self._runner.operations.get(origin.operation or "")
         if live is None:
             return
-        request = msgspec_or(_INPUT_REQUEST, message.content, _InputRequest())
+        # Of what cannot be read it is not known that it asks for no secret.
+        request = msgspec_or(_INPUT_REQUEST, message.content, _InputRequest(password=True))
         live.prompts[prompt_id] = message
         self._runner.submit(ev.Prompted(live.id, prompt_id, request.prompt, request.password))
 
@@ -419,6 +420,6 @@ def _shown(character: str) -> str:
 def msgspec_or(decoder: msgspec.json.Decoder[T], raw: bytes, otherwise: T) -> T:
     """Decode, or take `otherwise` where a kernel's content is not as specified."""
     try:
-        return decoder.decode(raw)
-    except msgspec.DecodeError:
+        return decode_as(decoder, raw, what="content")
+    except WireError:
         return otherwise

@@ -295,7 +295,7 @@ class LinkVerbs:
 
     def _invite(self, call: Call, args: InviteArgs) -> None:
         runner = self.runner
-        name = args.actor or f"agent-{secrets.token_hex(2)}"
+        name = f"agent-{secrets.token_hex(2)}" if args.actor is None else args.actor
         kind = args.kind or ("human" if name == runner.owner.id else "agent")
         if kind not in ACTOR_KINDS:
             raise BadArguments(f"kind must be one of {', '.join(ACTOR_KINDS)}, not {kind!r}")

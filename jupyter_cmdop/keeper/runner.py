@@ -136,6 +136,7 @@ class Runner:
         self.backend: Backend | None = None
         self.endpoints: Endpoints | None = None
         self.attached_at: dict[str, str] = {}
+        self.refused = 0
         self.touched_at = time.monotonic()
         self.active_at = time.time()
         self.started_at = time.time()
@@ -287,6 +288,7 @@ class Runner:
                     self._record(effect, hand)
                 case fx.Reject():
                     refusal = effect.refusal
+                    self.refused += 1
                     hand.rejected(refusal)
                 case fx.Admitted():
                     self._admitted(effect.operation, hand)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from websockets.frames import CloseCode
+
 from ..core import events as ev
 from ..core.actor import Actor
 from ..core.grants import Attachment, Role
@@ -87,6 +89,7 @@ class Seat:
         self.client = ""
         self._first_date: datetime | None = None
         self._was_away = False
+        self._was_cut_off = False
         self._header_sessions = {session_id: None}
         self._unproven = Unproven()
         self._marked = (0, 0)
@@ -155,7 +158,7 @@ class Seat:
     def connect(self, connection: WebsocketConnection, *, role: Role, grant: str | None, after: int) -> None:
         """Take a (new) connection; what lies behind `after` comes from the journal first."""
         old, self.connection = self.connection, connection
-        self._was_away = old is not None or self.left_at is not None
+        self._was_away = old is not None or (self.left_at is not None and self._was_cut_off)
         if old is not None:
             # If somebody is there after all, he must not come back: the two would replace each other for ever.
             old.finish(SESSION_OVER, "replaced by a newer connection of the same client")
@@ -202,6 +205,9 @@ class Seat:
         self.connection = None
         self.live = False
         self.left_at = time.monotonic()
+        # A browser that closes without a code wants a fresh connection (JupyterLab after each restart that it asked
+        # for), and what its person types meanwhile is meant for that one.
+        self._was_cut_off = code != CloseCode.NO_STATUS_RCVD
         self._runner.submit(ev.Detach(self._attachment, reason))
         self._gone(self, code)
 
@@ -364,7 +370,15 @@ def _read_mark(payload: bytes) -> tuple[int, int] | None:
     return (int(seq), int(said)) if seq.isdigit() and said.isdigit() and len(payload) < 40 else None
 
 
-def _date(text: str) -> datetime | None:
+def _date(text: str | int | float | None) -> datetime | None:
+    """ISO 8601, or seconds since 1970 as Jupyter's own client of a remote server writes it."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        try:
+            return datetime.fromtimestamp(text, UTC)
+        except (OverflowError, ValueError, OSError):
+            return None
     try:
         date = datetime.fromisoformat(text)
     except ValueError:

@@ -315,7 +315,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     msg_type: _NeededId
     session: _Id = ""
     username: str = ""
-    date: str = ""
+    date: str | int | float | None = None
     version: str = ""
     subshell_id: _Id | None = None
 

@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import nbformat
-import pytest
 
 from jupyter_cmdop.client.session import Session
 from tests.server.jupyter import Server, Servers
@@ -21,9 +20,6 @@ def notebook() -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the keeper refuses a header whose date is a number, as this client writes it"
-)
 def test_nbclient_executes_a_notebook_through_the_server(servers: Servers, tmp_path: Path) -> None:
     """Its kernel manager is Jupyter's own client of a remote server: REST to start, a websocket to execute.
 
@@ -34,7 +30,6 @@ def test_nbclient_executes_a_notebook_through_the_server(servers: Servers, tmp_p
         """
         import sys
         import nbformat
-import pytest
         from jupyter_server.gateway.gateway_client import GatewayClient
         from jupyter_server.gateway.managers import GatewayKernelManager
         from nbclient import NotebookClient

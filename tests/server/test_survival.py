@@ -81,7 +81,7 @@ def test_until_sessions_are_adopted_nothing_is_said_to_be_absent(servers: Server
     assert [n["id"] for n in again.get("/api/sessions").data] == [notebook["id"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 def test_asked_to_stop_it_ends_what_was_merely_opened(servers: Servers, number: int) -> None:
     server = servers()
     opened = server.open_notebook("opened.ipynb")["kernel"]["id"]
@@ -144,6 +144,7 @@ def test_server_without_sessions_says_nothing_at_its_end(servers: Servers) -> No
     assert run_cli("ls").data == []
 
 
+@pytest.mark.soak  # what goes on is decided in `stopping`, and tested there
 def test_keep_all_keeps_all(servers: Servers) -> None:
     server = servers("--CmdopApp.keep_sessions=all")
     kernel_id = server.open_notebook()["kernel"]["id"]
@@ -151,6 +152,7 @@ def test_keep_all_keeps_all(servers: Servers) -> None:
     assert [item["id"] for item in run_cli("ls").data] == [kernel_id]
 
 
+@pytest.mark.soak
 def test_keep_none_ends_all_of_the_workspace(servers: Servers, tmp_path: Path) -> None:
     server = servers("--CmdopApp.keep_sessions=none")
     by_hand = run_cli("new", "by-hand", "--cwd", str(server.root)).data["id"]
@@ -217,9 +219,10 @@ def test_moved_document_keeps_its_kernel(servers: Servers) -> None:
 
 
 def test_idle_kernels_are_culled_by_the_stock_settings(servers: Servers) -> None:
-    server = servers("--MappingKernelManager.cull_idle_timeout=1", "--MappingKernelManager.cull_interval=1")
+    server = servers("--MappingKernelManager.cull_idle_timeout=4", "--MappingKernelManager.cull_interval=1")
     shared = server.open_notebook("shared.ipynb")["kernel"]["id"]
-    run_cli("invite", "shared", "--as", "bot")
+    with Session.open(shared) as session:
+        session.invite("bot")
     idle = server.open_notebook("idle.ipynb")["kernel"]["id"]
     server.wait_for_end(idle)
     assert "Culling session idle" in server.text()
