@@ -453,7 +453,7 @@ def _session_of(keeper: int, pointers: Path) -> str:
     for path in pointers.glob("*.json"):
         try:
             pointer = msgspec.json.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             continue
         if isinstance(pointer, dict) and pointer.get("pid") == keeper:
             return str(pointer.get("name", keeper))

@@ -370,7 +370,7 @@ def _read_mark(payload: bytes) -> tuple[int, int] | None:
     return (int(seq), int(said)) if seq.isdigit() and said.isdigit() and len(payload) < 40 else None
 
 
-def _date(text: str | int | float | None) -> datetime | None:
+def _date(text: str | float | None) -> datetime | None:
     """ISO 8601, or seconds since 1970 as Jupyter's own client of a remote server writes it."""
     if text is None:
         return None

@@ -60,7 +60,9 @@ class ServerLink:
             self._frames += [header for header, _ in self._decoder.feed(data)]
         return self._frames.pop(0)
 
-    def start(self, verb: str, args: dict[str, Any], payload: bytes = b"", descriptors: tuple[int, ...] = ()) -> int:
+    def start(
+        self, verb: str, args: dict[str, Any], payload: bytes = b"", descriptors: tuple[int, ...] = ()
+    ) -> int:
         self._count += 1
         self.send({"id": self._count, "verb": verb, "args": args}, payload, descriptors)
         return self._count

@@ -37,7 +37,12 @@ def test_presence(view: View, shared: Session) -> None:
     before = connections(shared)
     viewer = view("client-1", actor="carol", role="observer")
     found = next(p for p in shared.status().presence if p.actor == "carol")
-    assert (found.role, found.transport, found.kind, found.client) == ("observer", "websocket", "human", "a browser")
+    assert (found.role, found.transport, found.kind, found.client) == (
+        "observer",
+        "websocket",
+        "human",
+        "a browser",
+    )
     assert connections(shared) == before + 1
     entry = wait_for_entry(shared, "attached", actor="carol")
     assert entry["data"]["transport"] == "websocket"
@@ -95,7 +100,9 @@ def test_the_floor_of_a_websocket_actor(session: Sessions, closing: Closing) -> 
     assert made.status().driver == "carol"
 
 
-def test_a_credential_that_is_not_renewed_may_only_observe(view: View, shared: Session, link: ServerLink) -> None:
+def test_a_credential_that_is_not_renewed_may_only_observe(
+    view: View, shared: Session, link: ServerLink
+) -> None:
     """`valid_until` passes: the socket stays and shows, and inputs nothing, until the server says that it is good."""
     viewer = view("client-1", actor="tina", valid=0.2)
     author = view("client-2")
@@ -104,7 +111,9 @@ def test_a_credential_that_is_not_renewed_may_only_observe(view: View, shared: S
     assert reply_in(viewer.run("1"))["content"]["ename"] == "cmdop.read_only"
     author.run("print('still seen')")
     viewer.until(says("still seen"))
-    assert link.ask("renew", {"attachment": attachment, "valid_until_seconds": 600})["result"] == {"renewed": True}
+    assert link.ask("renew", {"attachment": attachment, "valid_until_seconds": 600})["result"] == {
+        "renewed": True
+    }
     assert reply_in(viewer.run("2"))["content"]["status"] == "ok"
     assert viewer.is_open
     # Lapsed again: a new connection brings a credential of its own.
@@ -115,7 +124,9 @@ def test_a_credential_that_is_not_renewed_may_only_observe(view: View, shared: S
     # And one that may less does not inherit what the one before it might.
     viewer.connect(valid=600, role="observer")
     assert reply_in(viewer.run("4"))["content"]["ename"] == "cmdop.read_only"
-    assert link.ask("renew", {"attachment": attachment, "valid_until_seconds": 600})["result"] == {"renewed": True}
+    assert link.ask("renew", {"attachment": attachment, "valid_until_seconds": 600})["result"] == {
+        "renewed": True
+    }
     assert reply_in(viewer.run("5"))["content"]["ename"] == "cmdop.read_only"
     assert link.ask("renew", {"attachment": "w999"})["result"] == {"renewed": False}
 
@@ -133,7 +144,9 @@ def test_drop_closes_with_the_reason(view: View, shared: Session, link: ServerLi
     assert reply_in(other.run("1"))["content"]["status"] == "ok"
 
 
-def test_what_is_sent_with_a_dropped_connection_is_not_heard(view: View, shared: Session, link: ServerLink) -> None:
+def test_what_is_sent_with_a_dropped_connection_is_not_heard(
+    view: View, shared: Session, link: ServerLink
+) -> None:
     viewer, watcher = view("client-1", actor="lea"), view("client-2", actor="dan")
     link.ask("drop", {"actor": "lea"})
     viewer.execute("print('too late')")

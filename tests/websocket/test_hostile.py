@@ -1,7 +1,8 @@
-"""What is not as it should be: handshakes, frames, messages. One connection ends with a reason; nothing else notices."""
+"""What is not as it should be: handshakes, frames, messages. One connection ends with a reason; no other notices."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -29,7 +30,9 @@ def v1(*parts: bytes, count: int | None = None) -> bytes:
     offsets = [8 * (len(parts) + 2)]
     for part in parts:
         offsets.append(offsets[-1] + len(part))
-    return struct.pack(f"<{len(offsets) + 1}Q", len(offsets) if count is None else count, *offsets) + b"".join(parts)
+    return struct.pack(
+        f"<{len(offsets) + 1}Q", len(offsets) if count is None else count, *offsets
+    ) + b"".join(parts)
 
 
 HEADER = b'{"msg_id":"m","msg_type":"execute_request","session":"s"}'
@@ -58,7 +61,10 @@ BROKEN_FRAMES = {
     "a long ping": (b"\x89\xfe\x00\x80\0\0\0\0" + b"x" * 128, 1002),
     "a close code that is none": (frame(8, struct.pack(">H", 1005)), 1002),
     "a close frame of one byte": (frame(8, b"\x03"), 1002),
-    "more than any message may have": (b"\x82\xff" + struct.pack(">Q", 600 * 2**20) + b"\0\0\0\0" + b"x" * 70_000, 1009),
+    "more than any message may have": (
+        b"\x82\xff" + struct.pack(">Q", 600 * 2**20) + b"\0\0\0\0" + b"x" * 70_000,
+        1009,
+    ),
     "a length of 2**63": (b"\x82\xff" + b"\xff" * 8 + b"\0\0\0\0", 1009),
     "fragments that grow too large": (
         frame(2, b"x" * 1000, fin=False) + b"\x80\xff" + struct.pack(">Q", 512 * 2**20) + b"\0\0\0\0",
@@ -77,7 +83,9 @@ def bystander(view: View) -> Iterator[Viewer]:
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_an_unreadable_message_ends_its_connection(view: View, shared: Session, bystander: Viewer, what: str) -> None:
+def test_an_unreadable_message_ends_its_connection(
+    view: View, shared: Session, bystander: Viewer, what: str
+) -> None:
     """1008 with a reason; the attempt is recorded; what was sent behind it is not heard."""
     viewer = view(f"client-{what.replace(' ', '-')}", actor="mallory")
     seq = shared.status().journal.seq  # type: ignore[union-attr]
@@ -97,7 +105,14 @@ def test_text_where_binary_belongs_and_the_reverse(view: View, bystander: Viewer
     viewer = view("client-text", actor="mallory")
     viewer.send_data("{}")
     assert viewer.read_to_end()[0] == 1008
-    for data in ("[]", "nonsense", '{"header": 7}', '{"header": {}, "buffers": [1]}', b"\xff\xff\xff\xff", b""):
+    for data in (
+        "[]",
+        "nonsense",
+        '{"header": 7}',
+        '{"header": {}, "buffers": [1]}',
+        b"\xff\xff\xff\xff",
+        b"",
+    ):
         legacy = view("client-legacy", actor="mallory", legacy=True)
         legacy.send_data(data)
         assert legacy.read_to_end()[0] == 1008, data
@@ -136,7 +151,9 @@ def test_a_request_of_the_wrong_kind_is_refused_and_answered(view: View, bystand
     for msg_type, content in (("execute_request", {"code": 7}), ("history_request", {"n": "many"})):
         reply = viewer.ask(msg_type, content)
         assert reply["content"]["status"] == "error"
-    assert viewer.ask("shutdown_request", {"restart": True}, channel="control")["content"]["status"] == "error"
+    assert (
+        viewer.ask("shutdown_request", {"restart": True}, channel="control")["content"]["status"] == "error"
+    )
     assert viewer.is_open
 
 
@@ -146,7 +163,7 @@ def test_pings_that_are_not_read(view: View, shared: Session, bystander: Viewer)
     seq = shared.status().journal.seq  # type: ignore[union-attr]
     assert viewer.socket is not None
     pings = frame(9, b"x" * 125) * 500
-    with pytest.raises((ConnectionError, TimeoutError)):
+    with contextlib.suppress(ConnectionError, TimeoutError):
         while True:
             viewer.socket.sendall(pings)
     wait_for_entry(shared, "detached", actor="mallory", after=seq)
@@ -226,7 +243,9 @@ def pair(closing: Closing) -> tuple[socket.socket, socket.socket]:
 
 
 def adopt(link: ServerLink, far: socket.socket, headers: list[list[str]], **args: Any) -> dict[str, Any]:
-    return link.ask("adopt", adopt_args("/x?actor=carol&session_id=by-hand", headers, **args), b"", (far.fileno(),))
+    return link.ask(
+        "adopt", adopt_args("/x?actor=carol&session_id=by-hand", headers, **args), b"", (far.fileno(),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,7 +309,9 @@ def test_what_comes_with_an_adoption_is_its_own(link: ServerLink, shared: Sessio
     assert b"its credential has ended" in other_near.recv(65536)
 
 
-@pytest.mark.parametrize("hello", [{"actor": "bot"}, {"verified": {"id": "ann", "role": "peer"}}], ids=["bot", "ann"])
+@pytest.mark.parametrize(
+    "hello", [{"actor": "bot"}, {"verified": {"id": "ann", "role": "peer"}}], ids=["bot", "ann"]
+)
 def test_only_the_owners_server_hands_over(shared: Session, closing: Closing, hello: dict[str, Any]) -> None:
     link = closing(ServerLink(shared, **hello))
     near, far = pair(closing)
@@ -305,9 +326,12 @@ def test_a_flood_of_descriptors_ends_the_link(shared: Session, closing: Closing)
     link = closing(ServerLink(shared))
     before = descriptors_of(keeper_pid(shared))
     near, _ = pair(closing)
-    with pytest.raises((EOFError, ConnectionError)):
-        for _ in range(40):
+    asked = 0
+    with contextlib.suppress(EOFError, ConnectionError):
+        for asked in range(40):  # noqa: B007 - read below
             link.ask("status", {}, b"", (near.fileno(),))
+    assert asked < 39
+    shared.status()  # what ended that link has been done when this is answered
     assert descriptors_of(keeper_pid(shared)) <= before
 
 
@@ -335,5 +359,3 @@ def test_a_spliced_connection_works_alike(link: ServerLink, closing: Closing, vi
         more = near.recv(65536)
         assert more
         seen += more
-
-

@@ -13,7 +13,13 @@ from jupyter_cmdop.keeper.loop import Loop
 from jupyter_cmdop.keeper.websocket_connection import Leaving, WebsocketConnection
 from jupyter_cmdop.keeper.websocket_unproven import KEPT_BYTES, KEPT_MESSAGES, Unproven
 
-PARTS = [b'{"msg_id":"m","msg_type":"stream","session":"k"}', b'{"session":"c"}', b"{}", b'{"text":"x"}', b"\0\xff"]
+PARTS = [
+    b'{"msg_id":"m","msg_type":"stream","session":"k"}',
+    b'{"session":"c"}',
+    b"{}",
+    b'{"text":"x"}',
+    b"\0\xff",
+]
 
 
 def parsed(data: bytes) -> Frame:
@@ -71,7 +77,9 @@ def test_unproven_messages_are_kept_until_they_are_proven() -> None:
     unproven.write_again()
     assert unproven.written == 1, "a mark of the new connection must not prove what was not written to it"
     unproven.add("shell", [b"3"])
-    assert [parts[0] for _, parts in unproven.to_write()] == [b"1", b"2"], "the last went to the new connection itself"
+    assert [parts[0] for _, parts in unproven.to_write()] == [b"1", b"2"], (
+        "the last went to the new connection itself"
+    )
     assert unproven.written == 4
     unproven.prove(4)
     unproven.write_again()

@@ -188,6 +188,12 @@ class Viewer:
 
     # ------------------------------------------------------------------ how it goes
 
+    def read_faster(self) -> None:
+        """It was stalled; from now on it takes what a client usually takes."""
+        assert self.socket is not None
+        self._receive_buffer = None
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024 * 1024)
+
     def leave(self, code: int | None = 1001) -> None:
         """Close as a page does (None: without a code), and wait for the end."""
         assert self._protocol is not None
@@ -237,7 +243,9 @@ class Viewer:
     ) -> tuple[str, str | bytes]:
         """A message as JupyterLab would send it: (id, what goes into the websocket message)."""
         message = self.header_session.msg(msg_type, content, metadata=metadata, parent=parent)
-        msg_id = uuid.uuid4().hex  # as JupyterLab; jupyter_client counts, and two of one session would count alike
+        msg_id = (
+            uuid.uuid4().hex
+        )  # as JupyterLab; jupyter_client counts, and two of one session would count alike
         message["header"].update({"msg_id": msg_id, **(header or {})})
         message["msg_id"] = msg_id = str(message["header"]["msg_id"])
         if not self.legacy:
@@ -284,7 +292,12 @@ class Viewer:
         return msg_id
 
     def make_execute(
-        self, code: str, *, metadata: dict[str, Any] | None = None, header: dict[str, Any] | None = None, **changes: Any
+        self,
+        code: str,
+        *,
+        metadata: dict[str, Any] | None = None,
+        header: dict[str, Any] | None = None,
+        **changes: Any,
     ) -> tuple[str, str | bytes]:
         content = {
             "code": code,
@@ -303,10 +316,14 @@ class Viewer:
         deadline = time.monotonic() + limit_seconds
         while not self._unseen:
             if not self.read(limit_seconds=deadline - time.monotonic()):
-                raise Closed(f"closed with {self.close_code} {self.close_reason!r}; the last were {self.story()}")
+                raise Closed(
+                    f"closed with {self.close_code} {self.close_reason!r}; the last were {self.story()}"
+                )
         return self._unseen.pop(0)
 
-    def until(self, *wanted: Callable[[Message], object], limit_seconds: float = LIMIT_SECONDS) -> list[Message]:
+    def until(
+        self, *wanted: Callable[[Message], object], limit_seconds: float = LIMIT_SECONDS
+    ) -> list[Message]:
         """Everything up to the moment when each of `wanted` has held for some message."""
         deadline = time.monotonic() + limit_seconds
         seen: list[Message] = []
@@ -337,7 +354,9 @@ class Viewer:
 
     def story(self) -> list[str]:
         """The last messages, in a few words."""
-        return [f"{m['channel']}:{m['msg_type']} {m['content'].get('evalue', '')}" for m in self.received[-12:]]
+        return [
+            f"{m['channel']}:{m['msg_type']} {m['content'].get('evalue', '')}" for m in self.received[-12:]
+        ]
 
 
 # ---------------------------------------------------------------------- questions about messages
