@@ -122,7 +122,7 @@ def read_grant_file(path: Path) -> Identity:
             session=str(grant["session"]),
             file=os.path.abspath(path),
         )
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError) as error:
         raise GrantFileError(
             f"{path} holds no grant: it is no connection file made by `jupyter cmdop invite`",
             next=("jupyter cmdop invite NAME",),

@@ -503,7 +503,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         with open(descriptor, "rb") as file:
             data = msgspec.json.decode(file.read(1 << 20))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

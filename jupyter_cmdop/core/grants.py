@@ -50,6 +50,7 @@ class Attachment:
             not a presence).
         client: free text naming the program, shown and recorded.
         via: what the connection came through, when the caller runs below a session's backend.
+        can_return: whether a later connection of the same client bears the same id.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Attachment:
     persistent: bool = True
     client: str = ""
     via: str | None = None
+    can_return: bool = False
 
     @property
     def rights(self) -> frozenset[Right]:

@@ -33,6 +33,16 @@ def pump(turn: Turn, lane_name: str) -> None:
     turn.do(fx.Announce("operation", {"operation": chosen, "status": "running"}))
 
 
+def mark_aborted(turn: Turn, operation: Operation) -> None:
+    """An error aborts what the same client session has queued behind it by now, and nothing of anybody else.
+
+    What that client sends after it has seen the reply was never behind it, though the backend is not idle yet.
+    """
+    if operation.reported in ("error", "interrupted") and operation.stop_on_error:
+        waiting = [turn.state.operations[name] for name in turn.state.lanes[operation.lane].queue]
+        operation.aborts = tuple(op.id for op in waiting if op.connection == operation.connection)
+
+
 def finish(turn: Turn, operation: Operation) -> None:
     """End what the backend has answered and is done with; its lane goes on."""
     outcome = operation.reported
@@ -43,13 +53,10 @@ def finish(turn: Turn, operation: Operation) -> None:
         raise AssertionError(f"{operation.id} finished, but lane {operation.lane!r} runs {lane.running}")
     lane.running = None
     _end(turn, operation, Step.FINISH, outcome, by=operation.interrupted_by)
-    if outcome in ("error", "interrupted") and operation.stop_on_error:
-        # What an error aborts is what the same client session queued behind it, and nothing of anybody else.
-        behind = [turn.state.operations[name] for name in lane.queue]
-        reason = f"operation {operation.id} failed before it"
-        for other in behind:
-            if other.connection == operation.connection:
-                drop(turn, other, "aborted", reason=reason)
+    for name in operation.aborts:
+        if name in lane.queue:
+            reason = f"operation {operation.id} failed before it"
+            drop(turn, turn.state.operations[name], "aborted", reason=reason)
     pump(turn, operation.lane)
 
 

@@ -6,7 +6,7 @@ from . import effects as fx
 from . import events as ev
 from .actor import KEEPER
 from .grants import Attachment
-from .lanes import clear, finish, pump
+from .lanes import clear, finish, mark_aborted, pump
 from .moves import raise_generation, renew
 from .operations import Operation, Status
 from .turn import Turn
@@ -43,6 +43,7 @@ def replied(turn: Turn, event: ev.Replied) -> None:
     operation = _in_backend(turn, event.operation)
     if operation is not None and operation.replied is None:
         operation.replied, operation.error_name = event.status, event.error_name
+        mark_aborted(turn, operation)
         finish(turn, operation)
 
 

@@ -89,6 +89,7 @@ class Operation:
         act: sent as an act, so that its lease is that of an act.
         since: when it was admitted, then when it was delivered.
         replied: what the backend's reply said, which counts once it is idle.
+        aborts: what waited behind it when it replied with an error, and is aborted by that.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Operation:
     interrupted_by: str | None = None
     replied: ReplyStatus | None = None
     error_name: str | None = None
+    aborts: tuple[str, ...] = ()
     idle: bool = False
 
     @property
@@ -158,6 +160,7 @@ class Operation:
         data["actor"] = {name: getattr(self.actor, name) for name in Actor.__slots__}
         data["input_class"] = self.input_class.value
         data["status"] = self.status.value
+        data["aborts"] = list(self.aborts)
         return data
 
     @classmethod
@@ -168,6 +171,7 @@ class Operation:
                 "actor": Actor(**data["actor"]),
                 "input_class": InputClass(data["input_class"]),
                 "status": Status(data["status"]),
+                "aborts": tuple(data["aborts"]),
             }
         )
 

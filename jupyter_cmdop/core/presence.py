@@ -15,6 +15,7 @@ def attach(turn: Turn, event: ev.Attach) -> None:
     if attachment.id in state.attachments:
         raise AssertionError(f"attachment {attachment.id} is attached already")
     state.attachments[attachment.id] = attachment
+    state.away.pop(attachment.id, None)
     if not attachment.persistent:
         return
     data = {
@@ -37,7 +38,9 @@ def detach(turn: Turn, event: ev.Detach) -> None:
 def leave(turn: Turn, attachment: Attachment, reason: str) -> None:
     state, actor = turn.state, attachment.actor.id
     del state.attachments[attachment.id]
-    if state.attachment_actor(attachment.id) is None:
+    if attachment.can_return and attachment.id in state.connections:
+        state.remember_away(attachment)
+    elif state.attachment_actor(attachment.id) is None:
         state.forget_connections(attachment.id)
     if not attachment.persistent:
         return

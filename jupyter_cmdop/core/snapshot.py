@@ -24,6 +24,7 @@ def dump(state: State) -> dict[str, Any]:
         "grants": [{**_fields(g), "actor": _fields(g.actor)} for g in state.grants.values()],
         "prompts": {name: dict(prompt) for name, prompt in state.prompts.items()},
         "lost": [[*connection, _fields(loss)] for connection, loss in state.lost.items()],
+        "away": dict(state.away),
         "connections": {name: list(sessions) for name, sessions in state.connections.items()},
         "alive_until": dict(state.alive_until),
         "counter": state.counter,
@@ -44,6 +45,7 @@ def fill(state: State, snapshot: dict[str, Any]) -> None:
         state.grants[data["id"]] = Grant(**{**data, "actor": Actor(**data["actor"])})
     state.prompts = {name: dict(prompt) for name, prompt in snapshot["prompts"].items()}
     state.lost = {(attachment, client): Loss(**loss) for attachment, client, loss in snapshot["lost"]}
+    state.away = dict(snapshot["away"])
     state.connections = {name: list(sessions) for name, sessions in snapshot["connections"].items()}
     state.alive_until, state.counter = dict(snapshot["alive_until"]), snapshot["counter"]
 

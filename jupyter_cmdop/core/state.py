@@ -16,6 +16,7 @@ from .refusal import Refusal
 
 REMEMBERED_OPERATIONS = 4096  # ended ones kept for duplicates; older ones are in the journal
 REMEMBERED_CONNECTIONS = 64  # client sessions an attachment, for telling those that lost the floor
+REMEMBERED_AWAY = 256  # attachments whose clients may come back
 
 Connection = tuple[str, str]
 """(attachment, client's header session)."""
@@ -43,6 +44,7 @@ class State:
         prompts: operation -> {prompt, text, password, since}.
         lost: connections to be told of a loss at their next explicit input.
         connections: attachment -> client sessions that have been let in, the latest last.
+        away: attachment that may come back -> its actor, who left last at the end.
         alive_until: actor -> second until which his persistent attachments count as alive.
     """
 
@@ -61,6 +63,7 @@ class State:
         self.prompts: dict[str, dict[str, Any]] = {}
         self.lost: dict[Connection, Loss] = {}
         self.connections: dict[str, list[str]] = {}
+        self.away: dict[str, str] = {}
         self.alive_until: dict[str, float] = {}
         self.counter = 0
         self._by_message: dict[tuple[str, str, str], dict[str, str]] = {}  # message -> digest -> operation
@@ -174,9 +177,18 @@ class State:
         known = self.attachments.get(attachment)
         if known is not None:
             return known.actor.id
+        if attachment in self.away:
+            return self.away[attachment]
         return next(
             (g.actor.id for g in self.grants.values() if attachment_of_grant(g.id) == attachment), None
         )
+
+    def remember_away(self, attachment: Attachment) -> None:
+        """Its client may come back under the same id, and is then told what it has lost."""
+        self.away[attachment.id] = attachment.actor.id
+        for oldest in list(self.away)[:-REMEMBERED_AWAY]:
+            del self.away[oldest]
+            self.forget_connections(oldest)
 
     def remember_connection(self, connection: Connection) -> None:
         attachment, session = connection

@@ -184,7 +184,13 @@ class Seat:
         self._runner.submit(
             ev.Attach(
                 Attachment(
-                    self._attachment, self._actor, role, "websocket", self._grant, client=self.client[:200]
+                    self._attachment,
+                    self._actor,
+                    role,
+                    "websocket",
+                    self._grant,
+                    client=self.client[:200],
+                    can_return=True,
                 )
             )
         )

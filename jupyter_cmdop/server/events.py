@@ -1,13 +1,43 @@
-"""What the server's event bus (`/api/events/subscribe`) tells of sessions: a schema, and its emission."""
+"""What the server's event bus (`/api/events/subscribe`) tells of sessions: the schemas, and their emission.
+
+`session` is told by the kernel manager. `floor` and `operation` are told from the journal: each is an entry that a
+keeper has recorded, reduced to the keys below. What is typed and what comes out is never among them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_events import EventLogger
 from jupyter_events.schema_registry import SchemaRegistryException
 
-from .session_kernel import SessionKernel
+if TYPE_CHECKING:
+    from .session_kernel import SessionKernel
+
+log = logging.getLogger(__name__)
+
+REASON_CHARACTERS: Final = 500
+FLOOR_TYPES: Final = ("taken", "claimed", "handed_back", "released", "freed", "stale", "resumed")
+OPERATION_TYPES: Final = ("admitted", "ended", "refused")
+JOURNAL_TYPES: Final = (*FLOOR_TYPES, *OPERATION_TYPES)
+"""The entries that are told."""
+_WORD = re.compile(r"[a-z_]{1,64}", re.ASCII)
+
+_OF_A_SESSION: dict[str, Any] = {
+    "session": {"title": "Its name", "type": "string"},
+    "kernel_id": {"title": "Its id, which is the id of its kernel as well", "type": "string"},
+}
+_OF_AN_ENTRY: dict[str, Any] = {
+    "seq": {"title": "Number of the entry in the session's journal", "type": "integer"},
+    "actor": {
+        "title": "Id of the actor who did it; for `ended`, of the operation's author",
+        "type": "string",
+    },
+    "generation": {"title": "The generation in force", "type": "integer"},
+}
 
 SESSION_SCHEMA_ID = "https://events.jupyter.org/jupyter_cmdop/session/v1"
 SESSION_SCHEMA: dict[str, Any] = {
@@ -23,19 +53,66 @@ SESSION_SCHEMA: dict[str, Any] = {
             "title": "What happened",
             "enum": ["started", "closed", "lost"],
         },
-        "session": {"title": "Its name", "type": "string"},
-        "kernel_id": {"title": "Its id, which is the id of its kernel as well", "type": "string"},
+        **_OF_A_SESSION,
         "kernel_name": {"title": "Name of the kernel specification", "type": "string"},
         "message": {"title": "Why, in words", "type": "string"},
     },
 }
 
+FLOOR_SCHEMA_ID = "https://events.jupyter.org/jupyter_cmdop/floor/v1"
+FLOOR_SCHEMA: dict[str, Any] = {
+    "$id": FLOOR_SCHEMA_ID,
+    "version": "1",
+    "title": "The floor of a session moved",
+    "description": "The right to send input was taken, claimed or given up, or its driver was away or came back.",
+    "personal-data": True,
+    "type": "object",
+    "required": ["action", "session", "kernel_id", "seq"],
+    "properties": {
+        "action": {"title": "What happened, in the journal's word", "enum": list(FLOOR_TYPES)},
+        **_OF_A_SESSION,
+        **_OF_AN_ENTRY,
+        "from": {"title": "Id of the actor who drove before; absent when nobody did", "type": "string"},
+        "to": {"title": "Id of the actor who drives now; absent when nobody does", "type": "string"},
+        "reason": {
+            "title": "Why, in the actor's words",
+            "type": "string",
+            "maxLength": REASON_CHARACTERS,
+        },
+    },
+}
+
+OPERATION_SCHEMA_ID = "https://events.jupyter.org/jupyter_cmdop/operation/v1"
+OPERATION_SCHEMA: dict[str, Any] = {
+    "$id": OPERATION_SCHEMA_ID,
+    "version": "1",
+    "title": "An input was admitted, ended or refused",
+    "description": "An operation was admitted or ended, or an attempt was refused. Code and output are never in it.",
+    "personal-data": True,
+    "type": "object",
+    "required": ["status", "session", "kernel_id", "seq"],
+    "properties": {
+        "status": {"title": "What happened", "enum": list(OPERATION_TYPES)},
+        **_OF_A_SESSION,
+        **_OF_AN_ENTRY,
+        "operation": {"title": "Its id; a refused attempt has none", "type": "string"},
+        "outcome": {"title": "How it ended", "type": "string"},
+        "code": {"title": "Why it was refused: a refusal code", "type": "string"},
+        "what": {
+            "title": "What was refused: a message type of the kernel protocol, or a verb",
+            "type": "string",
+        },
+    },
+}
+SCHEMAS: Final = (SESSION_SCHEMA, FLOOR_SCHEMA, OPERATION_SCHEMA)
+
 
 def register(logger: EventLogger) -> None:
-    try:
-        logger.register_event_schema(SESSION_SCHEMA)
-    except SchemaRegistryException:
-        pass  # another server in this process has done it
+    for schema in SCHEMAS:
+        try:
+            logger.register_event_schema(schema)
+        except SchemaRegistryException:
+            pass  # another server in this process has done it
 
 
 def emit(logger: EventLogger, session: SessionKernel, action: str, message: str) -> None:
@@ -49,3 +126,44 @@ def emit(logger: EventLogger, session: SessionKernel, action: str, message: str)
             "message": message,
         },
     )
+
+
+def emit_entry(logger: EventLogger, session: SessionKernel, entry: Mapping[str, Any]) -> None:
+    """Tell of an entry, if it is one to tell of. Whoever follows a journal must not fail by what is in it."""
+    event = event_of(entry)
+    if event is None:
+        return
+    schema_id, data = event
+    try:
+        logger.emit(
+            schema_id=schema_id, data={"session": session.name, "kernel_id": session.kernel_id, **data}
+        )
+    except Exception as error:  # noqa: BLE001 (modifiers and handlers are other people's code)
+        log.warning("entry %r of %s is not told: %r", entry.get("seq"), session.kernel_id, error)
+
+
+def event_of(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The schema's id and the data for a line of `log`; None when it is not told. Nothing is copied but named keys."""
+    kind, data = entry.get("type"), entry.get("data")
+    body = data if isinstance(data, Mapping) else {}
+    said = {key: entry.get(key) for key in _OF_AN_ENTRY}
+    if kind in FLOOR_TYPES:
+        reason = body.get("reason")
+        said |= {"action": kind, "from": body.get("from"), "to": body.get("to")}
+        said["reason"] = reason[:REASON_CHARACTERS] if isinstance(reason, str) else None
+        schema_id = FLOOR_SCHEMA_ID
+    elif kind in OPERATION_TYPES:
+        said |= {"status": kind, "operation": entry.get("operation")}
+        said |= {key: _word(body.get(key)) for key in _KEYS.get(kind, ())}
+        schema_id = OPERATION_SCHEMA_ID
+    else:
+        return None
+    return schema_id, {key: value for key, value in said.items() if value is not None}
+
+
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {"ended": ("outcome",), "refused": ("code", "what")}
+
+
+def _word(value: object) -> str | None:
+    """A word of a closed set. A client chooses its message types: what is no word may be anything, and is left out."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else None

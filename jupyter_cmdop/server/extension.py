@@ -174,6 +174,7 @@ class CmdopApp(ExtensionApp):
         if logger is None:
             raise AssertionError("a server has its event logger before it loads extensions")
         events.register(logger)
+        manager.on_entry(lambda session, entry: events.emit_entry(logger, session, entry))
         manager.on_change(lambda session, action, message: events.emit(logger, session, action, message))
 
     # ------------------------------------------------------------------ running

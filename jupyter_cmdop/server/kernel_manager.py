@@ -44,6 +44,7 @@ LOOK_SECONDS = 1.0
 SPAWNS_AT_ONCE = 8
 
 Listener = Callable[[SessionKernel, str, str], None]
+EntryListener = Callable[[SessionKernel, Mapping[str, Any]], None]
 
 
 class SessionKernelManager(AsyncMappingKernelManager):
@@ -62,6 +63,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
         self._threads = ThreadPoolExecutor(SPAWNS_AT_ONCE, thread_name_prefix="cmdop spawn")
         self._starting: set[str] = set()
         self._listeners: list[Listener] = []
+        self._entry_listeners: list[EntryListener] = []
 
     @property
     def _specs(self) -> KernelSpecManager:
@@ -190,6 +192,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
             workspace=pointer.workspace,
             changed=self._session_changed,
             gone=self._session_gone,
+            recorded=self._session_recorded,
         )
         self._kernels[pointer.id] = session
         KERNEL_CURRENTLY_RUNNING_TOTAL.labels(type=session.kernel_name).inc()
@@ -214,9 +217,17 @@ class SessionKernelManager(AsyncMappingKernelManager):
             self.log.info("Session %s (%s) has ended: %s", session.name, session.kernel_id, why)
         self._tell(session, "lost" if how == "lost" else "closed", why)
 
+    def _session_recorded(self, session: SessionKernel, entry: Mapping[str, Any]) -> None:
+        for listener in self._entry_listeners:
+            listener(session, entry)
+
     def on_change(self, listener: Listener) -> None:
         """Have `listener` told of sessions that were started, closed or lost."""
         self._listeners.append(listener)
+
+    def on_entry(self, listener: EntryListener) -> None:
+        """Have `listener` told of the entries of `events.JOURNAL_TYPES`, as sessions record them."""
+        self._entry_listeners.append(listener)
 
     def _tell(self, session: SessionKernel, action: str, message: str) -> None:
         for listener in self._listeners:
@@ -266,10 +277,11 @@ class SessionKernelManager(AsyncMappingKernelManager):
         """
         chosen_id = _checked_id(kernel_id) if kernel_id is not None else str(uuid.uuid4())
         wanted = dict(env or {})
+        opener = self._opener()
         base = base_name(wanted.get("JPY_SESSION_NAME"), kernel_name)
         self._starting.add(chosen_id)
         try:
-            spawned = await self._in_thread(self._spawn, base, kernel_name, chosen_id, cwd, wanted)
+            spawned = await self._in_thread(self._spawn, base, kernel_name, chosen_id, cwd, wanted, opener)
             await self._in_thread(self._workspace.remember, chosen_id, "started", spawned.name)
             session = self._take_up(
                 Pointer(
@@ -290,8 +302,21 @@ class SessionKernelManager(AsyncMappingKernelManager):
         self._tell(session, "started", "")
         return chosen_id
 
+    def _opener(self) -> str:
+        """The id of whoever asks for a session now; the owner's where an extension starts one for nobody known."""
+        try:
+            return self.people.current().actor.id
+        except web.HTTPError:
+            return self.people.owner.actor.id
+
     def _spawn(
-        self, base: str, kernel_name: str, kernel_id: str, cwd: str | None, env: Mapping[str, str]
+        self,
+        base: str,
+        kernel_name: str,
+        kernel_id: str,
+        cwd: str | None,
+        env: Mapping[str, str],
+        opened_by: str,
     ) -> Spawned:
         # The keeper inherits our environment; what the request adds is all that must be written down.
         added = {key: value for key, value in env.items() if os.environ.get(key) != value}
@@ -308,6 +333,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
                     env=added,
                     workspace=self._workspace.path,
                     session_id=kernel_id,
+                    opened_by=opened_by,
                 )
             except Refused as refused:
                 # Somebody else was faster with this name.

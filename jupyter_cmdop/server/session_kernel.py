@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.aio import AsyncConnection
 from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, RequestFailed, UnknownSession
 from jupyter_cmdop.client.registry import Found, Registry
 from jupyter_cmdop.core.refusal import Refusal
 
+from .events import JOURNAL_TYPES
 from .identity import Person
+from .metrics import Measured
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ POLL_SECONDS = 5.0
 """How often a keeper that does not know `activity` (an older one) is asked for its status."""
 AGAIN_SECONDS = 0.5
 """After which a keeper that lives but has lost our link is asked again."""
+JOURNAL_AGAIN_SECONDS = 60.0
+"""After which a journal that could not be read is followed again."""
 RESTART_SECONDS = 120.0
 
 
@@ -45,6 +50,7 @@ class SessionKernel:
         workspace: str | None,
         changed: Callable[[SessionKernel], None],
         gone: Callable[[SessionKernel, str, str], None],
+        recorded: Callable[[SessionKernel, Mapping[str, Any]], None],
     ) -> None:
         self.kernel_id = kernel_id
         self.name = name
@@ -58,6 +64,9 @@ class SessionKernel:
         self.reason = ""
         self._changed = changed
         self._gone = gone
+        self._recorded = recorded
+        self._measured = Measured()
+        self._seq: int | None = None
         self._heard = asyncio.Event()
         self._connection: AsyncConnection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -119,11 +128,18 @@ class SessionKernel:
         return await self._connection.request(verb, args, timeout_seconds=5.0)
 
     async def _follow(self) -> None:
+        try:
+            await self._follow_links()
+        finally:
+            self._measured.gone()
+
+    async def _follow_links(self) -> None:
         while True:
             try:
                 async with await AsyncConnection.connect(self.link, client=CLIENT) as connection:
                     self._connection = connection
-                    await self._listen(connection)
+                    async with self._journal_followed(connection):
+                        await self._listen(connection)
             except (ClientError, OSError) as error:
                 log.debug("the link of %s (%s) ended: %s", self.name, self.kernel_id, error)
             finally:
@@ -151,6 +167,46 @@ class SessionKernel:
             self._take(await connection.request("status", {}))
             await asyncio.sleep(POLL_SECONDS)
 
+    @asynccontextmanager
+    async def _journal_followed(self, connection: AsyncConnection) -> AsyncIterator[None]:
+        """Hand on what is recorded, beside whatever else happens on this link and no longer than that."""
+        task = asyncio.create_task(self._follow_journal(connection), name=f"cmdop journal {self.name}")
+        try:
+            yield
+        finally:
+            task.cancel()
+            [failure] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(failure, Exception):
+                log.error("the journal of %s was not followed to the end", self.name, exc_info=failure)
+
+    async def _follow_journal(self, connection: AsyncConnection) -> None:
+        """Read on from where the journal ended when the session was taken up, page by page, as fast as we are."""
+        if self._seq is None:
+            self._seq = _head(connection.welcome.session)
+        if self._seq is None:
+            log.warning("the keeper of %s does not say where its journal ends: it is not followed", self.name)
+            return
+        while connection.failure is None:
+            wanted = calls.log(after=self._seq, types=JOURNAL_TYPES, follow=True)
+            try:
+                async with await connection.stream(wanted.verb, wanted.args) as stream:
+                    async for item in stream:
+                        self._hand_on(item.data.get("entry"))
+                        await asyncio.sleep(0)  # others have their turn, however many entries are there
+            except RequestFailed as error:
+                log.warning("the journal of %s cannot be followed at the moment: %s", self.name, error)
+            except ClientError:
+                return  # the link has ended, of which `activity` tells
+            await asyncio.sleep(JOURNAL_AGAIN_SECONDS)
+
+    def _hand_on(self, entry: object) -> None:
+        if not isinstance(entry, Mapping):
+            return
+        seq = entry.get("seq")
+        if isinstance(seq, int):
+            self._seq = seq
+        self._recorded(self, entry)
+
     def _take(self, said: Mapping[str, Any]) -> None:
         self.name = str(said.get("name") or self.name)
         self.execution_state = str(said.get("execution_state") or self.execution_state)
@@ -160,6 +216,7 @@ class SessionKernel:
         active = _moment(said.get("last_activity"))
         if active is not None:
             self.last_activity = active
+        self._measured.heard(said)
         self._heard.set()
         self._changed(self)
 
@@ -216,6 +273,13 @@ def why_gone(kernel_id: str) -> tuple[str, str] | None:
         return None
     is_closed = found.record is not None and found.record.state == "closed"
     return ("closed" if is_closed else "lost"), found.liveness.reason
+
+
+def _head(status: Mapping[str, Any]) -> int | None:
+    """The number of the journal's last entry, as a keeper's hello has it."""
+    journal = status.get("journal")
+    seq = journal.get("seq") if isinstance(journal, Mapping) else None
+    return seq if isinstance(seq, int) else None
 
 
 def _moment(text: object) -> datetime | None:

@@ -121,11 +121,13 @@ class Contract:
 
     def _follow_request(self, event: ev.Event | None, operation: str, *, is_new: bool) -> None:
         assert isinstance(event, ev.Submit)
+        known = self.session.operations.get(operation)
+        assert known is None or known.digest == event.digest, "the same content"
         if event.request_id is None:
             return
         key = (self.session.attachments[event.attachment].actor.id, event.request_id)
         assert not is_new or key not in self.requests, "a request id is used once"
-        if event.prior is None:
+        if event.prior is None or key in self.requests:
             assert self.requests.setdefault(key, operation) == operation
 
     # ------------------------------------------------------------------ the floor

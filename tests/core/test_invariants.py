@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run
 
 from jupyter_cmdop import core
-from jupyter_cmdop.core import admission, floor, operations
+from jupyter_cmdop.core import admission, floor, operations, state
 from jupyter_cmdop.core.refusal import HTTP_STATUS
-from tests.core.world import SMALL_QUEUE, World
+from tests.core.world import SMALL_MEMORY, SMALL_QUEUE, World
 
 SETTINGS = settings(
     max_examples=80,
@@ -69,7 +69,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.reached.outcomes |= set(self.world.contract.ended.values())
 
     run_cells = happens(World.run_cells)
-    run_cells_again = happens(World.run_cells)  # twice as likely
+    crowd = happens(World.crowd)
     run_a_cell_or_send_keys = happens(World.run_a_cell_or_send_keys)
     move_a_slider_or_run_silently = happens(World.move_a_slider_or_run_silently)
     send_again = happens(World.send_again)
@@ -81,8 +81,7 @@ class SessionMachine(RuleBasedStateMachine):
     ask_and_answer = happens(World.ask_and_answer)
     answer = happens(World.answer)
     go_on = happens(World.go_on)
-    go_on_more = happens(World.go_on)
-    go_on_still = happens(World.go_on)
+    go_on_more = happens(World.go_on)  # twice as likely
     come_or_go = happens(World.come_or_go)
     wait = happens(World.wait)
     wait_for_the_lease_to_end = happens(World.wait_for_the_lease_to_end)
@@ -115,6 +114,7 @@ def test_invariants_hold_and_everything_is_reached(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(floor.Floor, "apply", follow_floor)
     monkeypatch.setattr(operations.Operation, "step", follow_operation)
     monkeypatch.setattr(admission, "MAX_QUEUED_OPERATIONS", SMALL_QUEUE)
+    monkeypatch.setattr(state, "REMEMBERED_OPERATIONS", SMALL_MEMORY)
     monkeypatch.setattr(SessionMachine, "reached", reached, raising=False)
     run(SessionMachine, settings=SETTINGS)
     assert reached.floor == set(floor.TRANSITIONS), "what was tried is the table: no more, no less"

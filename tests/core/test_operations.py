@@ -131,7 +131,7 @@ def test_reported_outcome(replied: object, interrupted_by: str | None, expected:
 @pytest.mark.parametrize("status", Status)
 def test_round_trip_as_json(status: Status) -> None:
     operation = operation_in(status)
-    operation.adopted_by, operation.act = "ann", True
+    operation.adopted_by, operation.act, operation.aborts = "ann", True, ("o2", "o3")
     assert Operation.from_dict(json.loads(json.dumps(operation.to_dict()))) == operation
 
 

@@ -114,6 +114,27 @@ def test_error_aborts_only_what_the_same_client_session_queued_behind_it() -> No
     assert all(stage.op(name).is_active for name in (other_client, other_actor, other_lane))
 
 
+def test_error_aborts_only_what_waited_when_its_client_was_told() -> None:
+    """A client that sends its next cell as soon as it has the error had it aborted: idle had not come yet."""
+    stage = Stage("open")
+    bot = stage.attach("bot")
+    failing, behind = stage.run(bot).admitted, stage.run(bot).admitted
+    stage.do(ev.Replied(failing, "error", "ValueError"))
+    later = stage.run(bot).admitted
+    effects = stage.do(ev.Idle(failing))
+    assert effects.ends == {failing: "error", behind: "aborted"}
+    assert effects.delivered == [later]
+
+
+def test_what_was_withdrawn_before_the_error_took_effect_stays_withdrawn() -> None:
+    stage = Stage("open")
+    bot = stage.attach("bot")
+    failing, behind = stage.run(bot).admitted, stage.run(bot).admitted
+    stage.do(ev.Replied(failing, "error", "ValueError"))
+    stage.do(ev.Interrupt(bot, behind))
+    assert stage.do(ev.Idle(failing)).ends == {failing: "error"}
+
+
 def test_error_of_one_that_does_not_stop_on_error_aborts_nothing() -> None:
     stage = Stage("open")
     bot = stage.attach("bot")

@@ -8,6 +8,7 @@ from jupyter_cmdop.core import effects as fx
 from jupyter_cmdop.core import events as ev
 from jupyter_cmdop.core.floor import FloorState
 from jupyter_cmdop.core.policy import InputClass
+from jupyter_cmdop.core.state import REMEMBERED_AWAY
 from tests.core.stage import ACTORS, Stage
 
 # ---------------------------------------------------------------------- coming and going
@@ -455,3 +456,31 @@ def test_long_sleep_makes_stale_first_and_free_only_after_the_grace_time() -> No
     stage.session.handle_timer(stage.now)
     assert stage.session.floor.state is FloorState.STALE
     assert stage.session.next_timer() == stage.now + 60
+
+
+# ---------------------------------------------------------------------- clients that were away
+
+
+def test_a_client_that_was_away_when_its_floor_was_taken_is_told_when_it_returns() -> None:
+    """A browser without network: somebody takes over and releases again; its next cell must not just run."""
+    stage = Stage("turns")
+    bob = stage.attach("bob", "w1", can_return=True)
+    stage.finish(stage.run(bob).admitted)
+    stage.do(ev.Detach(bob, "its network is gone"))
+    ann = stage.attach("ann")
+    stage.do(ev.Take(ann, "meanwhile"))
+    stage.do(ev.Release(ann))
+    stage.attach("bob", "w1", can_return=True)
+    assert stage.run(bob).code == "stale_generation"
+    assert stage.run(bob).code is None
+
+
+def test_clients_that_may_return_are_forgotten_when_there_are_too_many() -> None:
+    stage = Stage("open")
+    for number in range(REMEMBERED_AWAY + 5):
+        name = stage.attach("bob", f"w{number}", can_return=True)
+        stage.finish(stage.run(name).admitted)
+        stage.do(ev.Detach(name))
+    assert len(stage.session.away) == REMEMBERED_AWAY
+    assert "w0" not in stage.session.connections
+    assert f"w{REMEMBERED_AWAY + 4}" in stage.session.connections

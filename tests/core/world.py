@@ -26,7 +26,8 @@ Choose = Callable[[Sequence[Any]], Any]
 ROLES: dict[str, Role] = {"ann": "owner", "bob": "peer", "bot": "peer", "eve": "observer"}
 KINDS: dict[str, ActorKind] = {"ann": "human", "bob": "human", "bot": "agent", "eve": "service"}
 SMALL_QUEUE = 6
-"""Operations an actor: the limit under which a world should run, so that a full queue is within reach."""
+SMALL_MEMORY = 16
+"""Limits of operations under which a world should run, so that a full queue and forgetting are within reach."""
 
 # Who acts: mostly those whose act may have an effect.
 Who = Literal["driver", "other", "owner", "observer", "anybody"]
@@ -57,8 +58,10 @@ class World:
         self._count = 0
         self._gone: list[str] = []
         self._snapshot = self.session.snapshot()
-        self._before = (self.session.floor.driver, self.session.floor.state)
+        self._driver_before = self.session.floor.driver
         self._overtaken: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._in_backend: dict[str, str] = {}
+        self._journal: dict[tuple[str, str], ev.Prior] = {}
         for actor in ROLES:
             self._attach(actor, actor)
         self._attach("bob", "bob-2")
@@ -81,28 +84,31 @@ class World:
             return []
         twin = Session.restore(self._snapshot)
         waiting = self._waiting()
-        self._before = (self.session.floor.driver, self.session.floor.state)
+        self._driver_before = self.session.floor.driver
         effects = call(self.session)
         assert call(twin) == effects, "a restored session does the same"
         self._snapshot = self.session.snapshot()
         assert twin.snapshot() == self._snapshot
         self.contract.check(event, effects, self.now)
         self._check_turns(waiting, effects)
+        self._check_backend(event, effects)
         self.trace.append((event, effects))
         self.refusals |= {effect.refusal.code for effect in effects if isinstance(effect, fx.Reject)}
         return effects
 
     def _check_event(self, event: ev.Event, effects: list[fx.Effect]) -> None:
         entries = {effect.type for effect in effects if isinstance(effect, fx.Record)}
-        driver, state = self._before
         if isinstance(event, ev.Submit):
             if event.input_class is not InputClass.EXPLICIT:
                 assert not entries & FLOOR_ENTRIES - {"resumed"}, "only explicit input moves the floor"
-                assert self.session.floor.driver == driver
-            elif state is FloorState.STALE and {"admitted", "input"} & entries:
-                assert self.session.floor.state is not FloorState.STALE, (
-                    "nothing is let in beside a stale driver"
-                )
+                assert self.session.floor.driver == self._driver_before
+            if entries & {"admitted", "input"}:
+                actor = self.session.attachments[event.attachment].actor.id
+                assert not self.session.floor.is_held_against(actor), "nothing is let in beside a driver"
+        if "claimed" in entries:
+            assert self.session.policy == "turns"
+        if isinstance(event, ev.Take) and event.queue == "adopt":
+            assert not any(isinstance(effect, fx.End) for effect in effects), "what waits goes on"
         attachment = self.session.attachments.get(getattr(event, "attachment", ""))
         if attachment is None or attachment.role != "observer" or isinstance(event, ev.Alive):
             return
@@ -138,6 +144,28 @@ class World:
                 del self._overtaken[key]
         assert all(most <= 1 for counter in self._overtaken.values() for most in counter.values())
 
+    # ------------------------------------------------------------------ the backend
+
+    def _check_backend(self, event: ev.Event | None, effects: list[fx.Effect]) -> None:
+        """It gets one operation a lane, and the next when it is idle; an error aborts what its own client queued."""
+        operations = self.session.operations
+        if isinstance(event, ev.Idle):
+            self._in_backend = {
+                lane: name for lane, name in self._in_backend.items() if name != event.operation
+            }
+        elif isinstance(event, ev.BackendDied | ev.Lifecycle) and self.session.backend != "ready":
+            self._in_backend.clear()
+        for effect in effects:
+            if isinstance(effect, fx.Deliver):
+                assert effect.lane not in self._in_backend
+                self._in_backend[effect.lane] = effect.operation
+            elif isinstance(effect, fx.End) and isinstance(event, ev.Replied | ev.Idle):
+                ended, failed = operations[effect.operation], operations[event.operation]
+                assert ended is failed or (effect.outcome == "aborted" and failed.stop_on_error)
+                assert ended is failed or ended.id in failed.aborts
+                assert ended.connection == failed.connection
+                assert ended is failed or failed.outcome in ("error", "interrupted")
+
     # ------------------------------------------------------------------ anybody can take over
 
     def check_take_over(self, actor: str) -> None:
@@ -166,7 +194,6 @@ class World:
             assert [op.actor.id for op in twin.queued()].count(actor) == admission.MAX_QUEUED_OPERATIONS
         else:
             assert any(isinstance(effect, fx.Admitted) for effect in effects)
-        assert self.session.snapshot() == self._snapshot, "the copy shares nothing with the session"
 
     # ------------------------------------------------------------------ who
 
@@ -231,12 +258,32 @@ class World:
             act=found is not None and not found.persistent,
         )
         self._sent.append(event)
-        self.do(event)
+        self._send(event)
+
+    def _send(self, event: ev.Submit) -> None:
+        """As a keeper does: what the journal knows of a request id goes with the event."""
+        found = self.session.attachments.get(event.attachment)
+        if found is None or event.request_id is None:
+            self.do(event)
+            return
+        key = (found.actor.id, event.request_id)
+        for effect in self.do(replace(event, prior=self._journal.get(key))):
+            if isinstance(effect, fx.Admitted):
+                self._journal[key] = ev.Prior(effect.operation, event.digest)
 
     def run_cells(self) -> None:
         attachment = self._one_of(DRIVER)
         for _ in range(self.choose([1, 1, 2, 3, 4, SMALL_QUEUE + 2])):
             self._submit(attachment, InputClass.EXPLICIT, executes=True)
+
+    def crowd(self) -> None:
+        """Several actors at once."""
+        for _ in range(3):
+            attachment = self._one_of(OTHER)
+            for _ in range(self.choose([1, 2, 4])):
+                self._submit(attachment, InputClass.EXPLICIT, executes=True)
+        for _ in range(4):
+            self.go_on()
 
     def run_a_cell_or_send_keys(self) -> None:
         executes = self.choose([True, True, True, False])
@@ -249,7 +296,7 @@ class World:
         """A client that got no answer repeats itself; or uses a message id a second time."""
         if self._sent:
             event = self.choose(self._sent[-5:])
-            self.do(self.choose([event, event, replace(event, digest="another")]))
+            self._send(self.choose([event, event, replace(event, digest="another")]))
 
     def observe(self) -> None:
         """Or try more than that."""
@@ -368,6 +415,7 @@ class World:
 
 ACTIONS: list[Callable[[World], None]] = [
     World.run_cells,
+    World.crowd,
     World.run_a_cell_or_send_keys,
     World.move_a_slider_or_run_silently,
     World.send_again,
