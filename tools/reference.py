@@ -214,11 +214,45 @@ def floor_page() -> str:
     return _text(lines)
 
 
+def server_page() -> str:
+    from jupyter_cmdop.server.events import SCHEMAS as EVENTS
+    from jupyter_cmdop.server.metrics import METRICS
+
+    lines = [
+        "# Metrics and events of the Jupyter server",
+        "",
+        NOTICE,
+        "",
+        "Why they are as they are: [the Jupyter server](../explanation/jupyter-server.md#what-others-can-watch).",
+        "",
+        "## Metrics",
+        "",
+        "On `/metrics`, beside Jupyter's own.",
+        "",
+        "| metric | type | meaning |",
+        "|---|---|---|",
+    ]
+    for [metric] in (collector.describe() for collector in METRICS):
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        lines.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
+    lines += ["", "## Events", "", "On `/api/events/subscribe`, and for every handler of Jupyter Events."]
+    for schema in EVENTS:
+        lines += ["", f"### {schema['$id'].partition('/jupyter_cmdop/')[2]}", ""]
+        lines += [f"`{schema['$id']}`", "", *_prose(schema["description"])]
+        lines += ["| key | meaning | type | required |", "|---|---|---|---|"]
+        for key, value in schema["properties"].items():
+            kind = ", ".join(f"`{word}`" for word in value["enum"]) if "enum" in value else value["type"]
+            required = "yes" if key in schema["required"] else ""
+            lines.append(f"| `{key}` | {_cell(value['title'])} | {kind} | {required} |")
+    return _text([*lines, ""])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "shapes.md": shapes_page,
     "refusals.md": refusals_page,
     "floor.md": floor_page,
+    "server.md": server_page,
 }
 
 
