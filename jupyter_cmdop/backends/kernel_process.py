@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,10 +235,9 @@ class KernelProcess:
         ended: list[int] = []
         if process is not None:
             family = _descendants(process.pid)
-            if process.poll() is None and not force:
-                deadline = time.monotonic() + POLITE_SECONDS
-                while process.poll() is None and time.monotonic() < deadline:
-                    await asyncio.sleep(0.01)
+            if not force:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLITE_SECONDS)  # this thread has nothing else to do
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -29,7 +29,8 @@ def test_a_change_that_was_let_in_is_what_one_goes_back_to() -> None:
     opened(states, value=3)
     states.note("comm_msg", change(value=5))
     back = states.take_back(change(value=9))
-    assert back is not None and back["data"]["state"] == {"value": 5}
+    assert back is not None
+    assert back["data"]["state"] == {"value": 5}
 
 
 def test_nothing_is_invented_where_nothing_is_known() -> None:
