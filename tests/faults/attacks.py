@@ -8,6 +8,7 @@ import hmac
 import io
 import json
 import os
+import pickle
 import socket
 import struct
 import sys
@@ -16,7 +17,7 @@ import unittest.mock
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -28,7 +29,9 @@ from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.wire.link import FrameDecoder, encode_frame
 from tests.support import LIMIT_SECONDS, CliResult, Home, Sessions, TooLate, wait_for_status
 
+T = TypeVar("T")
 DELIMITER = b"<IDS|MSG>"
+NOBODY = 65534
 
 
 # ---------------------------------------------------------------------- processes
@@ -180,6 +183,7 @@ class RawEndpoint:
         self.key = self.info["key"].encode() if key is None else key
         self.session = uuid.uuid4().hex
         self._context = zmq.Context()
+        self._opened: list[zmq.Socket[bytes]] = []
         self.sockets = {channel: self.open(channel) for channel in ("shell", "control", "stdin")}
 
     def address(self, channel: str) -> str:
@@ -189,6 +193,7 @@ class RawEndpoint:
         made = self._context.socket(kind)
         made.linger = 1000
         made.connect(self.address(channel))
+        self._opened.append(made)
         return made
 
     def header(self, **fields: Any) -> bytes:
@@ -233,7 +238,9 @@ class RawEndpoint:
         return {"header": header, "parent_header": parent, "content": content}
 
     def close(self) -> None:
-        self._context.destroy(linger=1000)
+        for opened in self._opened:
+            opened.close()
+        self._context.term()
 
 
 # ---------------------------------------------------------------------- kernelspecs that go wrong
@@ -264,3 +271,34 @@ def is_root() -> bool:
 def lone_session(module_session: Sessions) -> Session:
     """One session for a module whose tests leave it usable."""
     return module_session()
+
+
+def as_nobody(act: Callable[[], T]) -> T:
+    """What `act` returns (or raises) in a forked process of another Unix user; nothing is executed anew.
+
+    A program of its own would have to read a Python installation, which may be closed to other users.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            outcome: object = act()
+        except BaseException as error:
+            outcome = error
+        with open(writing, "wb") as pipe:
+            try:
+                pipe.write(pickle.dumps(outcome))
+            except Exception:
+                pipe.write(pickle.dumps(AssertionError(repr(outcome))))
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        raw = pipe.read()
+    os.waitpid(child, 0)
+    found = pickle.loads(raw)
+    if isinstance(found, BaseException):
+        raise found
+    return found

@@ -149,7 +149,6 @@ WRONG_ARGUMENTS: list[tuple[Any, Any]] = [
     ("read", {"after": 5}),
     ("read", {"view": "everything"}),
     ("log", {"after": "x"}),
-    ("log", {"after": 10**30}),
     ("log", {"types": "refused"}),
     ("log", {"types": [5]}),
     ("take", {"lease_seconds": -1}),
@@ -211,15 +210,10 @@ def test_wrong_arguments_are_answered_one_by_one(path: str, lone_session: Sessio
             link.send({"id": number, "verb": "status", "args": {}})
             answer = link.receive() or {}
             assert answer["error"]["code"] == "bad_request"
-        for frame in (
-            {},
-            {"cancel": 99},
-            {"cancel": "x"},
-            {"cancel": None},
-            {"beat": 1},
-            {"beat": "x"},
-            {"x": 1},
-        ):
+        for frame in ({}, {"x": 1}, {"args": {}}):
+            link.send(frame)
+            assert (link.receive() or {})["error"]["code"] == "bad_request"
+        for frame in ({"cancel": 99}, {"cancel": "x"}, {"cancel": None}, {"beat": 1}, {"beat": "x"}):
             link.send(frame)
         assert link.ask("status")["result"]["state"] == "open"
     finally:
@@ -238,6 +232,7 @@ def test_unknown_fields_and_extreme_values_are_taken_for_what_they_are(path: str
         assert link.ask("run", {"code": "1", "generation": 2**62})["result"]["status"] == "ok"
         assert link.ask("log", {"after": -5, "limit": 1})["result"]["head"]
         assert link.ask("log", {"after": 2**62})["result"]["head"]
+        assert link.ask("log", {"after": 10**30})["result"]["head"]
         assert link.ask("log", {"limit": -1})["result"]["head"]
         assert link.ask("read", {"after": "7:0"})["result"]["cursor"]
         assert link.ask("wait", {"wait_seconds": -3})["result"]["status"] == "idle"
@@ -248,14 +243,14 @@ def test_unknown_fields_and_extreme_values_are_taken_for_what_they_are(path: str
 
 
 def test_a_large_request_and_a_large_output_pass(path: str, lone_session: Session) -> None:
-    """More than fits in a frame's header: code of 12 MB in, one output of 20 MB out."""
+    """More than fits in a frame's header: code of 6 MB in, an output of 8 MB out."""
     with Session.open(lone_session.id) as session:
-        assert session.run("x = '" + "y" * 12_000_000 + "'; len(x)").text.strip() == "12000000"
-        whole = session.run("print(x + x[:8_000_000])", max_bytes=1 << 30)
-        assert len(whole.text) == 20_000_001
+        assert session.run("x = '" + "y" * 6_000_000 + "'; len(x)").text.strip() == "6000000"
+        whole = session.run("print(x + x[:2_000_000])", max_bytes=1 << 30)
+        assert len(whole.text) == 8_000_001
         operation = whole.operation
         sizes = [len(i.output["text"]) for i in session.read("stream").items if i.operation == operation]
-        assert sum(sizes) == 20_000_001
+        assert sum(sizes) == 8_000_001
 
 
 def test_three_hundred_connections_at_once(home: Home, path: str, lone_session: Session) -> None:
@@ -278,7 +273,7 @@ def test_three_hundred_connections_at_once(home: Home, path: str, lone_session: 
 def test_answers_that_nobody_reads_cost_a_bounded_amount(home: Home, session: Sessions) -> None:
     """Ten links that ask for everything and read nothing: a page each is fetched for them, and no more."""
     made = session()
-    made.run("for n in range(40): print('z' * 1_000_000)", max_bytes=1)
+    made.run("for n in range(20): print('z' * 1_000_000, flush=True)", max_bytes=1)
     keeper, path = keeper_of(home, made), link_path(home, made)
     before = rss_of(keeper)
     links = [RawLink(path) for _ in range(10)]
@@ -287,7 +282,7 @@ def test_answers_that_nobody_reads_cost_a_bounded_amount(home: Home, session: Se
             link.send({"id": 1, "verb": "read", "args": {}})
             link.send({"id": 2, "verb": "read", "args": {"view": "stream", "follow": True}})
             link.send({"id": 3, "verb": "log", "args": {}})
-        for _ in range(20):
+        for _ in range(5):
             assert made.run("1").status == "ok"
         assert rss_of(keeper) - before < 200 * 1024 * 1024
     finally:

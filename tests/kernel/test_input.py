@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -147,6 +148,28 @@ def test_each_prompt_takes_its_own_answer(shared: Session, clients: Clients) -> 
     assert shared.run("first, second").text == "('1', '2')\n"
     values = [e["data"]["value"] for e in journal(shared, "input_answered")[-2:]]
     assert values == ["1", "2"]
+
+
+def test_a_prompt_that_is_no_text_still_asks_for_a_password(shared: Session, clients: Clients) -> None:
+    """A prompt with bytes that are not UTF-8 leaves ipykernel as broken JSON; that it asks for a password must
+    not be lost with it, or the answer would be recorded.
+    """
+    bot = clients(shared, "bot")
+    msg_id = bot.execute("import getpass; token = getpass.getpass('caf\\udce9: ')", allow_stdin=True)
+    prompt = wait_for_prompt(shared)
+    assert (prompt.prompt, prompt.password) == ("caf\ufffd: ", True)
+    assert bot.get_stdin_msg(timeout=20)["content"]["password"] is True
+    bot.input(SECRET)
+    assert reply_of(bot, msg_id)["content"]["status"] == "ok"
+    entry = journal(shared, "input_answered")[-1]
+    assert (entry["data"]["withheld"], "value" in entry["data"]) == (True, False)
+    assert not [name for name, raw in all_bytes(shared_dir(shared)).items() if SECRET.encode() in raw]
+
+
+def shared_dir(session: Session) -> Path:
+    head = session.status().journal
+    assert head is not None
+    return Path(head.path or "")
 
 
 @pytest.mark.parametrize("way", ["client", "command line"])

@@ -96,9 +96,6 @@ def test_an_error_aborts_what_its_own_client_queued(shared: Session, clients: Cl
     assert [reply_of(alice, m)["content"]["status"] for m in tolerant] == ["error", "ok"]
 
 
-@pytest.mark.xfail(
-    reason="a cell sent between a failed cell's reply and its idle is aborted with that cell's queue"
-)
 def test_a_cell_sent_after_an_error_was_seen_is_executed(shared: Session, clients: Clients) -> None:
     """An agent that reads only replies sends its next cell as soon as it has the error: that cell was never
     queued behind the failed one, and runs.

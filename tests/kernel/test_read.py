@@ -163,9 +163,7 @@ def test_follow_on_the_command_line(shared: Session, closing: Closing) -> None:
 
 
 def test_odd_characters_and_binary_survive(shared: Session, clients: Clients) -> None:
-    """What was printed is what is read, control characters and all; images come back byte for byte; half a
-    surrogate pair breaks nobody's client.
-    """
+    """What was printed is what is read, control characters and all; images come back byte for byte."""
     watcher = clients(shared, "watcher")
     flush(watcher)
     odd = shared.read().cursor or ""
@@ -185,10 +183,23 @@ def test_odd_characters_and_binary_survive(shared: Session, clients: Clients) ->
     assert base64.b64decode(image["data"]["image/png"]) == png
     assert any(m["msg_type"] == "display_data" for m in flush(watcher))
 
-    assert shared.run("print('half \\ud83d pair')").status in ("ok", "error")
+
+def test_bytes_that_are_no_text_are_shown_as_such(shared: Session, clients: Clients) -> None:
+    """A file name that is not UTF-8 (`os.listdir` gives it as half surrogates) leaves ipykernel as broken JSON:
+    printed or in an error it is shown with a replacement character, and `run`, `read` and other clients go on.
+    """
+    watcher = clients(shared, "watcher")
+    flush(watcher)
+    assert shared.run("print('caf\\udce9')").text == "caf\ufffd\n"
+    failed = run_cli("run", shared.name, "raise ValueError('caf\\udce9')", code=1).data
+    assert (failed["status"], failed["ename"], failed["evalue"]) == ("error", "ValueError", "caf\ufffd")
+    assert "ValueError" in failed["traceback"][-1]
+    assert [o["evalue"] for o in failed["outputs"]] == ["caf\ufffd"]
     assert shared.run("print('fine')").text == "fine\n"
-    assert any(m["content"].get("text") == "fine\n" for m in flush(watcher))
-    assert "fine" in run_cli("read", shared.name, "--after", odd).out
+    assert [m["content"]["text"] for m in flush(watcher) if m["msg_type"] == "stream"] == [
+        "caf\ufffd\n",
+        "fine\n",
+    ]
 
 
 def test_a_large_output_is_whole_for_everybody(shared: Session, clients: Clients) -> None:

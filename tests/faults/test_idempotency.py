@@ -1,0 +1,98 @@
+"""A request id given on purpose: once, however often, however late, and whatever lies between."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_cmdop.client import calls
+from jupyter_cmdop.client.session import Session
+from jupyter_cmdop.core.state import REMEMBERED_OPERATIONS
+from jupyter_cmdop.keeper.runner import KEPT_ENDED
+from tests.faults.attacks import call_cli, kernel_of, null_spec, wait_ready
+from tests.support import Home, Sessions, journal
+
+
+@pytest.fixture(scope="module")
+def quick(home: Home, module_session: Sessions) -> Session:
+    """A session whose kernel answers at once."""
+    return module_session(kernel=null_spec(home))
+
+
+def test_an_id_is_known_after_more_operations_than_are_remembered(quick: Session) -> None:
+    """What has left the memory of the core and of the keeper is looked up in the journal, result and all."""
+    first = quick.run("say once", request_id="early")
+    assert (first.status, first.text, first.duplicate) == ("ok", "once\n", False)
+    count = max(REMEMBERED_OPERATIONS, KEPT_ENDED) + 10
+    for _ in range(0, count, 500):
+        streams = [quick.start(calls.run("pass", max_bytes=1)) for _ in range(500)]
+        for stream in streams:
+            with stream:
+                for _item in stream:
+                    pass
+                assert stream.outcome()["status"] == "ok"
+    again = quick.run("say once", request_id="early")
+    assert (again.status, again.text, again.duplicate) == ("ok", "once\n", True)
+    assert again.operation == first.operation
+    assert quick.wait(request_id="early").text == "once\n"
+    assert quick.wait(first.operation).operation == first.operation
+    conflict = call_cli("run", quick.name, "say twice", "--request-id", "early", code=3)
+    assert conflict.data["refusal"]["code"] == "request_id_conflict"
+    assert len(journal(quick, "duplicate")) == 1
+    assert len([e for e in journal(quick, "admitted") if e.get("request_id") == "early"]) == 1
+
+
+def test_an_id_belongs_to_its_actor(quick: Session) -> None:
+    invited = quick.invite("bot")
+    mine = quick.run("say mine", request_id="same")
+    env = {"CMDOP_GRANT_FILE": str(invited.connection_file)}
+    his = call_cli("run", quick.name, "say his", "--request-id", "same", env=env)
+    assert (his.data["duplicate"], his.data["text"]) == (False, "his\n")
+    assert his.data["operation"] != mine.operation
+    repeated = call_cli("run", quick.name, "say his", "--request-id", "same", env=env)
+    assert (repeated.data["duplicate"], repeated.data["operation"]) == (True, his.data["operation"])
+
+
+@pytest.mark.parametrize("code", ["say ok", "fail with reason"])
+def test_the_first_result_comes_again_whatever_it_was(quick: Session, code: str) -> None:
+    results = [
+        call_cli("run", quick.name, code, "--request-id", f"id of {code}", code=None) for _ in range(3)
+    ]
+    assert [r.data["duplicate"] for r in results] == [False, True, True]
+    first = results[0]
+    for again in results[1:]:
+        assert again.code == first.code
+        for key in ("status", "operation", "text", "ename", "evalue", "outputs", "execution_count"):
+            assert again.data[key] == first.data[key], key
+
+
+def test_an_id_survives_the_kernel(home: Home, session: Sessions) -> None:
+    """Not run again in the next incarnation: the outcome of the first is the outcome, also when it is unknown."""
+    made = session()
+    done = made.run("'done'", request_id="done")
+    with (
+        Session.open(made.id) as other,
+        other.start(calls.run("import os; os._exit(1)", request_id="lost")) as run,
+    ):
+        for _ in run:
+            pass
+        assert run.outcome()["status"] == "unknown"
+    wait_ready(made, 2)
+    kernel = kernel_of(made)
+    again = made.run("'done'", request_id="done")
+    assert (again.duplicate, again.text, again.incarnation) == (True, done.text, 1)
+    lost = call_cli("run", made.name, "import os; os._exit(1)", "--request-id", "lost", code=5)
+    assert (lost.data["status"], lost.data["duplicate"]) == ("unknown", True)
+    assert kernel_of(made) == kernel
+
+
+def test_many_at_once_with_one_id_run_once(quick: Session) -> None:
+    streams = [quick.start(calls.run("say together", request_id="together")) for _ in range(50)]
+    outcomes = []
+    for stream in streams:
+        with stream:
+            for _ in stream:
+                pass
+            outcomes.append(stream.outcome())
+    assert len({outcome["operation"] for outcome in outcomes}) == 1
+    assert {outcome["text"] for outcome in outcomes} == {"together\n"}
+    assert sorted(outcome["duplicate"] for outcome in outcomes) == [False] + [True] * 49
