@@ -44,6 +44,11 @@ _ENTRIES: Final = f"""
     ORDER BY seq LIMIT :limit"""  # noqa: S608 - made of constants
 _LAST: Final = f"SELECT {COLUMNS} FROM entries WHERE {_FILTER} ORDER BY seq DESC LIMIT :limit"  # noqa: S608 - same
 
+_OTHERS: Final = """
+    SELECT seq, type, actor, operation FROM entries WHERE seq > :after AND seq <= :until AND actor IS NOT NULL
+    AND actor NOT IN (SELECT value FROM json_each(:actors)) AND type NOT IN (SELECT value FROM json_each(:types))
+    ORDER BY seq DESC LIMIT :limit"""
+
 
 def _query(types: Collection[str] | None, actor: str | None, operation: str | None) -> dict[str, object]:
     return {
@@ -144,6 +149,25 @@ class JournalReader:
         """The last `n` entries that match, in their order."""
         rows = self._all(_LAST, _query(types, actor, operation) | {"limit": max(n, 0)})
         return [self._entry(row) for row in reversed(rows)]
+
+    def last_of_others(
+        self, n: int, *, after: int, until: int, actors: Collection[str], types: Collection[str]
+    ) -> list[tuple[int, str, str, str | None]]:
+        """The last `n` entries of anybody but `actors`, leaving out `types`: (seq, type, actor, operation), in order.
+
+        SQLite passes over the others without their bodies: an operation may have waited behind thousands of entries.
+        """
+        rows = self._all(
+            _OTHERS,
+            {
+                "after": after,
+                "until": until,
+                "actors": json.dumps(sorted(actors)),
+                "types": json.dumps(sorted(types)),
+                "limit": max(n, 0),
+            },
+        )
+        return [tuple(row) for row in reversed(rows)]
 
     def close(self) -> None:
         """Close; a second time does nothing."""

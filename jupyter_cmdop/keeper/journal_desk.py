@@ -257,14 +257,9 @@ def _others(reader: JournalReader, admitted: StoredEntry | None, until: int) -> 
     """What other actors did while it was under way: at most a few, the latest."""
     if admitted is None:
         return []
-    found: list[Item] = []
-    for entry in reader.entries(admitted.seq, until=until):
-        if entry.actor in (None, admitted.actor, "keeper", "kernel") or entry.type in QUIET_TYPES:
-            continue
-        found.append(
-            {"seq": entry.seq, "type": entry.type, "actor": entry.actor, "operation": entry.operation}
-        )
-    return found[-OTHERS:]
+    known = {admitted.actor or "", "keeper", "kernel"}
+    rows = reader.last_of_others(OTHERS, after=admitted.seq, until=until, actors=known, types=QUIET_TYPES)
+    return [dict(zip(("seq", "type", "actor", "operation"), row, strict=True)) for row in rows]
 
 
 def messages_of(reader: JournalReader, operation: str, first_seq: int) -> list[tuple[str, Message]]:

@@ -25,7 +25,7 @@ from tests.core.contract import FLOOR_ENTRIES, Contract
 Choose = Callable[[Sequence[Any]], Any]
 ROLES: dict[str, Role] = {"ann": "owner", "bob": "peer", "bot": "peer", "eve": "observer"}
 KINDS: dict[str, ActorKind] = {"ann": "human", "bob": "human", "bot": "agent", "eve": "service"}
-SMALL_QUEUE = 6
+SMALL_QUEUE = 4
 SMALL_MEMORY = 16
 """Limits of operations under which a world should run, so that a full queue and forgetting are within reach."""
 
@@ -273,7 +273,7 @@ class World:
 
     def run_cells(self) -> None:
         attachment = self._one_of(DRIVER)
-        for _ in range(self.choose([1, 1, 2, 3, 4, SMALL_QUEUE + 2])):
+        for _ in range(self.choose([1, 1, 2, 3, SMALL_QUEUE + 2, SMALL_QUEUE + 3])):
             self._submit(attachment, InputClass.EXPLICIT, executes=True)
 
     def crowd(self) -> None:
@@ -330,18 +330,21 @@ class World:
     # ------------------------------------------------------------------ what runs
 
     def interrupt(self) -> None:
-        known = [op.id for op in self.session.active()]
-        self.do(ev.Interrupt(self._one_of(DRIVER), self.choose([None, None, "o1", "o999", *known])))
+        known = [op.id for op in self.session.active()] or ["o1", "o999"]
+        self.do(ev.Interrupt(self._one_of(DRIVER), self.choose([None, *known])))
 
     def ask_and_answer(self) -> None:
+        for _ in range(self.choose([1, 1, 2])):
+            self._ask()
+        for _ in range(self.choose([0, 1, 2])):
+            self.answer()
+
+    def _ask(self) -> None:
         running = self.session.running()
         if running:
-            operation = self.choose(running).id
-            for _ in range(self.choose([1, 1, 2])):
-                self._count += 1
-                self.do(ev.Prompted(operation, f"p{self._count}", "? ", self.choose([False, True])))
-            for _ in range(self.choose([0, 1, 2])):
-                self.answer()
+            self._count += 1
+            password = self.choose([False, True])
+            self.do(ev.Prompted(self.choose(running).id, f"p{self._count}", "? ", password))
 
     def answer(self) -> None:
         prompts = [prompt["prompt"] for prompt in self.session.prompts.values()]
@@ -374,6 +377,8 @@ class World:
             self.do(ev.Idle(operation.id))
 
     def end_the_backend(self) -> None:
+        if self.choose([True, False]):
+            self._ask()
         attachment = self._one_of(OWNER)
         if self.choose([True, False]):
             self.do(ev.Lifecycle(attachment, self.choose(["restart", "rename"]), "new"))

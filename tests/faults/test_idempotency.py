@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.state import REMEMBERED_OPERATIONS
 from jupyter_cmdop.keeper.runner import KEPT_ENDED
-from tests.faults.attacks import call_cli, kernel_of, null_spec, wait_ready
-from tests.support import Home, Sessions, journal
+from tests.faults.attacks import RawEndpoint, call_cli, kernel_of, null_spec, wait_ready
+from tests.support import Home, Sessions, execute_request, journal
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +24,17 @@ def test_an_id_is_known_after_more_operations_than_are_remembered(quick: Session
     """What has left the memory of the core and of the keeper is looked up in the journal, result and all."""
     first = quick.run("say once", request_id="early")
     assert (first.status, first.text, first.duplicate) == ("ok", "once\n", False)
-    count = max(REMEMBERED_OPERATIONS, KEPT_ENDED) + 10
-    for _ in range(0, count, 500):
-        streams = [quick.start(calls.run("pass", max_bytes=1)) for _ in range(500)]
-        for stream in streams:
-            with stream:
-                for _item in stream:
-                    pass
-                assert stream.outcome()["status"] == "ok"
+    crowd = RawEndpoint(quick.invite("crowd").connection_file or "")
+    content = json.dumps({**execute_request("pass"), "silent": True}).encode()
+    try:
+        for _ in range(max(REMEMBERED_OPERATIONS, KEPT_ENDED) // 500 + 1):
+            for _ in range(500):
+                crowd.send("shell", content=content)
+            for _ in range(500):
+                assert crowd.receive("shell")["content"]["status"] == "ok"
+    finally:
+        crowd.close()
+    assert len(quick.status().queue) == 0
     again = quick.run("say once", request_id="early")
     assert (again.status, again.text, again.duplicate) == ("ok", "once\n", True)
     assert again.operation == first.operation
