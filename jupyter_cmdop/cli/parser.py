@@ -17,6 +17,7 @@ POLICIES = ("open", "turns", "readonly")
 """As `core.policy.POLICIES`; a test compares them, because importing the core costs `ls` its time."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d|w)?")
+_WRONG_CHOICE = re.compile(r"invalid choice: '?(.*?)'? \(choose from (.*)\)\Z", re.DOTALL)
 _UNIT_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 DESCRIPTION = """\
@@ -44,7 +45,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         following = f"{self.prog} --help"
-        self.exit(exits.USAGE, f"error: {render.one_line(message)}; next: {following}\n")
+        self.exit(exits.USAGE, f"error: {render.one_line(_suggesting(message))}; next: {following}\n")
+
+
+def _suggesting(message: str) -> str:
+    """argparse's complaint of a wrong choice, with the one that was probably meant."""
+    match = _WRONG_CHOICE.search(message)
+    if match is None:
+        return message
+    import difflib
+
+    choices = [choice.strip("'") for choice in match.group(2).split(", ")]
+    close = difflib.get_close_matches(match.group(1), choices, n=1)
+    if not close:
+        return message
+    return f"{message[: match.start(2) - len(' (choose from ')]} (did you mean {close[0]}?)"
 
 
 def seconds(text: str) -> float:
@@ -162,12 +177,20 @@ def _new(verbs: _Verbs) -> None:
 
 
 def _ls(verbs: _Verbs) -> None:
-    parser = verbs.add("ls", "listing:ls", "list sessions", name=None, reads_only=True)
+    parser = verbs.add(
+        "ls", "listing:ls", "list sessions", examples=("ls", "ls --all --json"), name=None, reads_only=True
+    )
     parser.add_argument("--all", action="store_true", help="past sessions too")
 
 
 def _status(verbs: _Verbs) -> None:
-    verbs.add("status", "listing:status", "show one session: driver, queue, who is there", reads_only=True)
+    verbs.add(
+        "status",
+        "listing:status",
+        "show one session: driver, queue, who is there",
+        examples=("status analysis", "status analysis --json"),
+        reads_only=True,
+    )
 
 
 def _attach(verbs: _Verbs) -> None:
@@ -205,11 +228,18 @@ def _invite(verbs: _Verbs) -> None:
 
 
 def _grants(verbs: _Verbs) -> None:
-    verbs.add("grants", "access:grants", "list who has been let in", reads_only=True)
+    verbs.add(
+        "grants", "access:grants", "list who has been let in", examples=("grants analysis",), reads_only=True
+    )
 
 
 def _revoke(verbs: _Verbs) -> None:
-    parser = verbs.add("revoke", "access:revoke", "end a grant, or all grants of an actor, at once")
+    parser = verbs.add(
+        "revoke",
+        "access:revoke",
+        "end a grant, or all grants of an actor, at once",
+        examples=("revoke analysis bot", "revoke analysis 1f0c2a9e"),
+    )
     completing(
         parser.add_argument("grant", metavar="GRANT", help="grant id, or an actor id"), completers.grants
     )
@@ -234,17 +264,29 @@ def _take(verbs: _Verbs) -> None:
 
 
 def _hand_back(verbs: _Verbs) -> None:
-    parser = verbs.add("hand-back", "floor:hand_back", "give the floor to whoever had it before you")
+    parser = verbs.add(
+        "hand-back",
+        "floor:hand_back",
+        "give the floor to whoever had it before you",
+        examples=("hand-back analysis --note 'the data set is fixed'", "hand-back analysis --to bot"),
+    )
     parser.add_argument("--to", metavar="ID", help="give it to this actor instead")
     parser.add_argument("--note", metavar="N", help="what he should know")
 
 
 def _release(verbs: _Verbs) -> None:
-    verbs.add("release", "floor:release", "give the floor up: it is free then")
+    verbs.add(
+        "release", "floor:release", "give the floor up: it is free then", examples=("release analysis",)
+    )
 
 
 def _policy(verbs: _Verbs) -> None:
-    parser = verbs.add("policy", "floor:policy", "say how the floor moves")
+    parser = verbs.add(
+        "policy",
+        "floor:policy",
+        "say how the floor moves",
+        examples=("policy analysis turns", "policy analysis open"),
+    )
     parser.add_argument("policy", metavar="P", choices=POLICIES, help=" | ".join(POLICIES))
 
 
@@ -310,6 +352,7 @@ def _interrupt(verbs: _Verbs) -> None:
         "running:interrupt",
         "interrupt an operation, or withdraw it when it has not begun",
         more="Without OPERATION: your own running one, else your waiting ones, else whatever is running.",
+        examples=("interrupt analysis", "interrupt analysis o12"),
     )
     completing(
         parser.add_argument("operation", metavar="OPERATION", nargs="?", help="operation id"),
@@ -323,6 +366,7 @@ def _answer(verbs: _Verbs) -> None:
         "running:answer",
         "answer the input() that a session waits for",
         more="Without TEXT you are asked for it; what is typed at a password prompt is not shown.",
+        examples=("answer analysis yes", "answer analysis", "answer analysis - < answer.txt"),
     )
     parser.add_argument("text", metavar="TEXT", nargs="?", help="the answer, or '-' for standard input")
     parser.add_argument("--prompt", metavar="ID", help="refuse it when another prompt is waiting by then")
@@ -366,16 +410,31 @@ def _verify(verbs: _Verbs) -> None:
 
 
 def _rename(verbs: _Verbs) -> None:
-    parser = verbs.add("rename", "lifecycle:rename", "give a session another name")
+    parser = verbs.add(
+        "rename",
+        "lifecycle:rename",
+        "give a session another name",
+        examples=("rename analysis analysis-2026",),
+    )
     parser.add_argument("new_name", metavar="NEW", help="its new name")
 
 
 def _restart(verbs: _Verbs) -> None:
-    verbs.add("restart", "lifecycle:restart", "restart the kernel; the session, its name and journal stay")
+    verbs.add(
+        "restart",
+        "lifecycle:restart",
+        "restart the kernel; the session, its name and journal stay",
+        examples=("restart analysis",),
+    )
 
 
 def _close(verbs: _Verbs) -> None:
-    parser = verbs.add("close", "lifecycle:close", "end a session for everybody; its journal stays")
+    parser = verbs.add(
+        "close",
+        "lifecycle:close",
+        "end a session for everybody; its journal stays",
+        examples=("close analysis", "close analysis --force"),
+    )
     parser.add_argument("--force", action="store_true", help="also when something is running, or it hangs")
 
 
@@ -384,6 +443,7 @@ def _doctor(verbs: _Verbs) -> None:
         "doctor",
         "doctor:doctor",
         "say what on this machine helps or hinders sessions",
+        examples=("doctor", "doctor --sweep"),
         name=None,
         reads_only=True,
     )
@@ -392,7 +452,12 @@ def _doctor(verbs: _Verbs) -> None:
 
 def _demo(verbs: _Verbs) -> None:
     verbs.add(
-        "demo", "demo:run", "play the story of a person and an agent in one session", name=None, json=False
+        "demo",
+        "demo:run",
+        "play the story of a person and an agent in one session",
+        examples=("demo",),
+        name=None,
+        json=False,
     )
 
 

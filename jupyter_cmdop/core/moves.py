@@ -46,6 +46,7 @@ def move(
     if changed:
         turn.do(fx.Fence(floor.generation))
         if floor.driver is not None:
+            _return_adopted(turn, floor.driver)
             if adopt:
                 _adopt(turn, by, floor.driver)
             supersede(turn, lambda op: op.holder != floor.driver, by=actor.id, reason=reason or entry)
@@ -88,6 +89,13 @@ def renew(turn: Turn, attachment: Attachment, *, lease_seconds: float | None = N
     if lease_seconds is None:
         lease_seconds = SIGN_OF_LIFE_SECONDS if attachment.persistent else ACT_LEASE_SECONDS
     floor.renew_act(turn.now, lease_seconds)
+
+
+def _return_adopted(turn: Turn, driver: str) -> None:
+    """What was adopted from him who drives now is simply his again."""
+    for operation in turn.state.queued():
+        if operation.adopted_by is not None and operation.actor.id == driver:
+            operation.adopted_by = None
 
 
 def _adopt(turn: Turn, by: Attachment | Actor, driver: str) -> None:

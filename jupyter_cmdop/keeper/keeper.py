@@ -344,7 +344,7 @@ class Keeper:
         wall = self.verbs.wall
         prompt = next(iter(session.prompts.items()), None)
         head = self.recorder.store.head
-        lease = session.next_timer()
+        lease = session.lease_until()
         return {
             "name": self.runner.name,
             "id": config.id,

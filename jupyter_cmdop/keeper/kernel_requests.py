@@ -146,6 +146,11 @@ class Request:
         self.desk.repeat(operation, self)
 
     def forward(self, generation: int) -> None:
+        if self.desk.kernel.state.channels is None:
+            self.rejected(
+                Refusal("busy", "the kernel is starting: ask again", retry_after=1.0, next=("ask again",))
+            )
+            return
         if self.header.msg_type in COMM_TYPES:
             self.desk.kernel.listen.widgets.note(self.header.msg_type, self.message.content)
         self.origin.reading = self.origin.reading or self.header.msg_type.endswith("_request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from ..core.actor import Actor
 from ..core.operations import MAIN_LANE
 from ..core.refusal import Refusal
 from .journal_desk import Item
+from .kernel_requests import expiry
 
 if TYPE_CHECKING:
     from .link_endpoint import LinkConnection
@@ -162,7 +164,7 @@ class Call:
         self._finish({"id": self.number, "result": result})
 
     def refuse(self, refusal: Refusal) -> None:
-        self._finish({"id": self.number, "refusal": refusal.to_dict()})
+        self._finish({"id": self.number, "refusal": refusal_data(refusal)})
 
     def fail(self, code: str, message: str) -> None:
         self._finish({"id": self.number, "error": {"code": code, "message": message}})
@@ -185,3 +187,9 @@ def parse_receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
     if len(parts) != 2 or not str(parts[0]).isdecimal() or not isinstance(parts[1], str):
         raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
     return int(parts[0]), parts[1]
+
+
+def refusal_data(refusal: Refusal) -> Item:
+    """A refusal as JSON; the session clock's `since` becomes a time that others know."""
+    since = None if refusal.since is None else expiry(refusal.since - time.monotonic())
+    return {**refusal.to_dict(), "since": since}

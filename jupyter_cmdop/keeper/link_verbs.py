@@ -46,6 +46,7 @@ from .link_calls import (
     VerifyArgs,
     WaitArgs,
     parse_receipt,
+    refusal_data,
 )
 from .link_waiting import Follow, LinkWaiting, Waiter, refuse_unknown
 from .runner import NoHand
@@ -91,7 +92,7 @@ class RunHand(NoHand):
             "generation": refusal.generation,
             "incarnation": self._verbs.runner.session.incarnation,
             "outputs": [],
-            "refusal": refusal.to_dict(),
+            "refusal": refusal_data(refusal),
         }
         self._verbs.runner.recorder.send(self._call.result, result)
 

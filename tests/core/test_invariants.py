@@ -25,7 +25,7 @@ from jupyter_cmdop.core.refusal import HTTP_STATUS
 from tests.core.world import SMALL_MEMORY, SMALL_QUEUE, World
 
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=80,
     stateful_step_count=50,
     derandomize=True,
     database=None,

@@ -371,3 +371,15 @@ def test_queue_is_delivered_under_the_generation_in_force() -> None:
     stage.do(ev.SetPolicy(ann, "open"))
     deliver = stage.finish(running).of(fx.Deliver)
     assert deliver == [fx.Deliver(waiting, "", 2)]
+
+
+def test_adopted_work_is_its_authors_again_when_he_drives_again() -> None:
+    stage = Stage("turns")
+    bot, ann = stage.attach("bot"), stage.attach("ann")
+    stage.run(bot, "1")
+    waiting = stage.run(bot, "2").admitted
+    stage.do(ev.Take(ann, queue="adopt"))
+    assert stage.session.operations[waiting].holder == "ann"
+    effects = stage.do(ev.HandBack(ann))
+    assert waiting not in effects.ends, "it is not given back to somebody who drives"
+    assert stage.session.operations[waiting].holder == "bot"

@@ -108,7 +108,7 @@ def test_an_endpoint_on_tcp_wants_its_key(lone_session: Session, clients: Client
         dealer = context.socket(zmq.DEALER)
         public, secret = zmq.curve_keypair()
         dealer.curve_publickey, dealer.curve_secretkey = public, secret
-        dealer.curve_serverkey = info["curve_publickey"]
+        dealer.curve_serverkey = info["curve_publickey"].encode()
         dealer.connect(f"tcp://{info['ip']}:{info['shell_port']}")
         dealer.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
         answered = dealer.poll(500)
