@@ -10,7 +10,9 @@ import zmq
 from .kernel_process import Launched
 
 RECONNECT_MILLISECONDS = 10  # a kernel binds its sockets some time after it was started
-BOUNDED_QUEUE = 10_000  # messages read ahead from a publisher that waits for its subscriber
+# Messages read ahead from a publisher that waits for its subscriber: what is here is kept when the kernel is killed.
+# libzmq counts messages and not bytes, so many large ones at once are memory until they are recorded.
+BOUNDED_QUEUE = 10_000
 REQUEST_CHANNELS = ("shell", "control", "stdin")
 
 

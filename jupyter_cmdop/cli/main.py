@@ -16,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
         print("error: jupyter cmdop needs Linux or macOS; next: use WSL", file=sys.stderr)
         return 2
+    _open_missing_streams()
     try:
         return _checked(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
@@ -36,7 +37,8 @@ def _checked(argv: list[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(parser)
+        # Options are offered once a dash is typed: before that they would bury the names.
+        argcomplete.autocomplete(parser, always_complete_options=False)
     args: argparse.Namespace | None = None
     try:
         args = parser.parse_args(argv)
@@ -79,6 +81,13 @@ def _is_bad_name(error: Exception) -> bool:
 
 def _is_debugging() -> bool:
     return os.environ.get("CMDOP_DEBUG", "") not in ("", "0")
+
+
+def _open_missing_streams() -> None:
+    """Put /dev/null where a standard stream is closed, as a service manager may do: else a socket of ours is next."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
 
 
 def _encode_anything() -> None:

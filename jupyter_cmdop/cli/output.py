@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.errors import ClientError, Refused, SpawnFailed
+from jupyter_cmdop.client.errors import ClientError, Refused, RequestFailed, SpawnFailed
 
 from . import render
 
@@ -62,7 +62,10 @@ def _as_command(item: str, name: str | None) -> str:
 
 def print_error(error: ClientError, args: argparse.Namespace | None = None) -> None:
     """Say what went wrong on standard error and, with `--json`, as a shape on standard output."""
-    note(error_line(error.message, error.next, name=getattr(args, "name", None)))
+    following = error.next
+    if not following and isinstance(error, RequestFailed) and args is not None:
+        following = (f"jupyter cmdop {args.verb} --help",)
+    note(error_line(error.message, following, name=getattr(args, "name", None)))
     if isinstance(error, SpawnFailed):
         for line in error.log:
             note(f"  keeper.log: {render.one_line(line)}")

@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
 def _read_code(argument: str) -> str:
     code = argument if argument != "-" else sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     try:
-        code.encode()
-    except UnicodeEncodeError as error:
-        raise RequestFailed("not_text", f"the code is not UTF-8 text (at character {error.start})") from error
-    return code
+        # What a locale without UTF-8 could not read (surrogates stand for its bytes) may be UTF-8 all the same.
+        return code if code.isascii() else code.encode("utf-8", "surrogateescape").decode()
+    except UnicodeError as error:
+        raise RequestFailed("not_text", "the code is not UTF-8 text", next=("iconv -t UTF-8",)) from error
 
 
 def _refused(refused: Refused, args: argparse.Namespace) -> shapes.RunResult:

@@ -13,12 +13,14 @@ import msgspec
 
 from ..core import events as ev
 from ..core.actor import KERNEL, UNATTRIBUTED
+from ..core.operations import MAIN_LANE
 from ..wire.errors import WireError
 from ..wire.kernel import Message, decode_as, parse_header, parse_parent, split, stamp_metadata, verify
 from ..wire.websocket import encode_v1
 from .clients import Client, Published
 from .history import History
 from .kernel_state import KernelState
+from .kernel_talk import still_busy
 from .stamps import Origin, relation_of
 from .widgets import WidgetStates
 
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
+TURN_BYTES = 8 * 1024 * 1024  # read in one turn, so that large messages are not all in memory at once
 IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
 REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
 RAW_OUTPUT_BYTES = 64 * 1024
@@ -163,8 +166,10 @@ class KernelListen:
             channels.sockets[channel].poll(patience_milliseconds)
         take = self._on_iopub if channel == "iopub" else self._on_reply
         count = 0
+        size = 0
         for frames in channels.drain(channel, most):
             count += 1
+            size += sum(map(len, frames))
             try:
                 message = split(frames)
                 if not verify(channels.launched.key, message):
@@ -177,6 +182,8 @@ class KernelListen:
                     actor="keeper",
                     data={"channel": channel, "reason": f"unreadable message: {error}"},
                 )
+            if size > TURN_BYTES:
+                break
         return count
 
     def _origin_of(self, msg_id: str, message_type: str) -> Origin:
@@ -219,6 +226,9 @@ class KernelListen:
         elif header.msg_type in COMM_TYPES:
             self.widgets.note(header.msg_type, message.content)
         self._publish(origin, header.msg_type, message)
+        running = self._runner.session.lanes[MAIN_LANE].running
+        if state == "idle" and running is not None and running != origin.operation:
+            self._runner.recorder.show(self._show_still_busy)
         if state == "idle" and origin.operation is not None:
             self._await_idle.pop(origin.operation, None)
             self._runner.submit(ev.Idle(origin.operation))
@@ -282,6 +292,11 @@ class KernelListen:
         if not origin.reading:
             runner.note_message("output", origin, published.v1)
         recorder.show(self.show, published)
+
+    def _show_still_busy(self) -> None:
+        busy = still_busy(self._runner, self.state)
+        if busy is not None:
+            self.show(busy)
 
     def show(self, published: Published) -> None:
         for client in self.clients():

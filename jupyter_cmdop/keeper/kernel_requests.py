@@ -389,23 +389,6 @@ class KernelRequests:
 
     def _answer_info(self, request: Request) -> None:
         request.answer(self.kernel.state.info_content)
-        running = self.runner.session.lanes[MAIN_LANE].running
-        live = self.runner.operations.get(running or "")
-        if live is not None:
-            self.runner.recorder.send(self._show_busy, request.endpoint, live)
-
-    def _show_busy(self, endpoint: Client, live: LiveOperation) -> None:
-        """The state as it is: the answer to a newcomer's own question said busy and idle of that question only."""
-        if live.outcome is not None:
-            return
-        stamp = self.runner.stamper.stamp(
-            live.origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
-        parts = self.kernel.state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}")
-        endpoint.publish(Published(b"status", parts))
 
     def _history(self, request: Request, attachment: str) -> None:
         if "input" not in self.runner.session.attachments[attachment].rights:

@@ -245,3 +245,21 @@ class KernelTalk:
                 origin.channel, origin.identities, voice.say(reply_type, parent, content, metadata)
             )
         endpoint.publish(Published(b"status", voice.status("idle", parent, metadata)))
+        busy = still_busy(self._runner, self.state)
+        if busy is not None:
+            endpoint.publish(busy)
+
+
+def still_busy(runner: Runner, state: KernelState) -> Published | None:
+    """What says that the main shell works on, to follow an idle that ended something else; None when it does not.
+
+    Clients show one state of a kernel, and what is answered in its place, its control channel and its subshells end in
+    an idle of their own: a page would say that the kernel has nothing to do.
+    """
+    live = runner.operations.get(runner.session.lanes[MAIN_LANE].running or "")
+    if live is None or live.outcome is not None:
+        return None
+    stamp = runner.stamper.stamp(
+        live.origin, "by", generation=runner.session.floor.generation, seq=runner.recorder.committed_seq
+    )
+    return Published(b"status", state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}"))

@@ -93,7 +93,7 @@ class Notebook:
         self.page.wait_for_function("() => window.jupyterapp !== undefined")
         splash = self.page.locator("#jupyterlab-splash")
         splash.wait_for(state="detached")
-        self.kernel_id = self.page.evaluate(_READY)
+        self.kernel_id = self.page.wait_for_function(_READY).json_value()
 
     # --- cells
 
@@ -196,6 +196,13 @@ class Notebook:
                 return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
             }}"""
         )
+
+    def close_notice(self, title: str) -> None:
+        """Wait for a message in front of everything, and close it for good, as a person does who has read it."""
+        dialog = self.page.locator(".jp-Dialog", has_text=title)
+        dialog.locator("input[type=checkbox]").check()
+        dialog.locator("button.jp-mod-accept").click()
+        dialog.wait_for(state="detached")
 
     def kernel(self) -> dict[str, Any]:
         """The notebook session, the kernel and their states as the page knows them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from playwright.sync_api import expect
@@ -19,11 +18,8 @@ PRINTING = f"import time\nfor n in range({LINES}):\n    print('line', n)\n    ti
 ALL_LINES = [f"line {n}" for n in range(LINES)]
 
 
-def notice(page: Notebook) -> None:
-    """The page says that its server is away, in front of everything; a person reads it and closes it."""
-    dialog = page.page.locator(".jp-Dialog", has_text="Server Connection Error")
-    dialog.locator(".jp-Dialog-checkbox, input[type=checkbox]").first.check()
-    dialog.locator("button", has_text=re.compile("Dismiss|OK|Close")).click()
+AWAY = "Server Connection Error"
+"""What JupyterLab says of a server that does not answer, in front of everything and with each new try."""
 
 
 def sockets(pages: Pages) -> int:
@@ -48,7 +44,7 @@ def test_page_works_on_without_its_server_and_with_the_next_one(servers: Servers
     lab.wait_ended(0, 1)
     assert lab.text(0).splitlines() == ALL_LINES
 
-    notice(lab)
+    lab.close_notice(AWAY)
     lab.run(1, 2)
     assert lab.text(1) == str(LINES + 1)
     assert server.get("/api").status == 0  # nobody has started another one
@@ -92,9 +88,10 @@ def test_asked_to_stop_a_server_ends_what_was_merely_opened(
     gate.open()
     invited.wait_ended(0, 1)
     assert "through" in invited.text(0)
+    invited.close_notice(AWAY)
     invited.run(1, 2)
-    opened.page.wait_for_function("() => true")
-    print(opened.kernel(), opened.page.locator(".jp-Dialog").all_inner_texts())
+    opened.close_notice(AWAY)
+    expect(opened.page.locator(".jp-StatusBar-Widget, #jp-main-statusbar")).to_contain_text("Disconnected")
 
     again = servers.add(server.again(*LAB))
     assert list(again.kernels()) == [invited.kernel_id]

@@ -6,6 +6,7 @@ import json
 import re
 import statistics
 import subprocess
+import sys
 import time
 from importlib import resources
 from typing import Any
@@ -14,7 +15,7 @@ import jsonschema
 import pytest
 
 from jupyter_cmdop.client.session import Session
-from tests.faults.attacks import call_cli, keeper_of, kernel_of, make_spec, wait_gone
+from tests.faults.attacks import call_cli, keeper_of, kernel_of, make_spec, null_spec, wait_gone
 from tests.support import (
     CliResult,
     Home,
@@ -109,17 +110,12 @@ def test_every_shape_is_as_documented(home: Home) -> None:
     assert made["created"] is True
     try:
         assert _valid("new", call_cli("new", "day", "--if-exists", "attach"))["created"] is False
-        (listed,) = _valid("ls", call_cli("ls"))
+        listed = next(item for item in _valid("ls", call_cli("ls")) if item["name"] == "day")
         assert (listed["name"], listed["state"], listed["execution_state"]) == ("day", "open", "idle")
-        for code in (
-            "1 + 1",
-            "print('x' * 10)",
-            "1/0",
-            "import os; os.write(1, b'raw')",
-            "display({'a/b': 1}, raw=True)",
-        ):
+        cells = ["1 + 1", "print('x' * 10)", "1/0", "import os; os.write(1, b'raw')"]
+        for code in (*cells, "display({'a/b': 1}, raw=True)"):
             _valid("run", call_cli("run", "day", code, code=None))
-        _valid("run", call_cli("run", "day", "print('y' * 3_000_000)"))
+        _valid("run", call_cli("run", "day", "print('y' * 1_100_000)"))
         _valid("run", call_cli("run", "day", "1", "--no-wait", code=None))
         _valid("run", call_cli("wait", "day"))
         invited = _valid("invite", call_cli("invite", "day", "--as", "bot", "--expires", "1h"))
@@ -155,13 +151,13 @@ def test_every_shape_is_as_documented(home: Home) -> None:
         _valid("rename", call_cli("rename", "day", "evening"))
         _valid("revoke", call_cli("revoke", "evening", "bot"))
         report = _valid("doctor", call_cli("doctor", code=None))
-        assert any("1 alive" in check["text"] for check in report["checks"])
+        assert any("alive" in check["text"] for check in report["checks"])
         _valid("failure", call_cli("status", "nobody", code=4))
     finally:
         closed = _valid("close", run_cli("close", "evening", "--force", code=None))
     assert closed["closed"] is True
-    assert call_cli("ls").data == []
-    (past,) = _valid("ls", call_cli("ls", "--all"))
+    assert made["id"] not in [item["id"] for item in call_cli("ls").data]
+    past = next(item for item in _valid("ls", call_cli("ls", "--all")) if item["id"] == made["id"])
     assert past["state"] == "closed"
     _valid("status", call_cli("status", "evening"))
     _valid("read", call_cli("read", "evening"))
@@ -274,12 +270,11 @@ def test_new_takes_directory_setup_and_policy(home: Home, session: Sessions) -> 
 def test_close_leaves_the_name_free_at_once(home: Home) -> None:
     pids = set()
     for _ in range(2):
-        made = run_cli("new", "again-and-again")
+        made = run_cli("new", "again-and-again", "--kernel", null_spec(home))
         pids.add(made.data["pid"])
         closed = run_cli("close", "again-and-again")
         assert closed.data["ended"]
     assert len(pids) == 2
-    assert len(call_cli("ls", "--all").data) >= 2
     older = [item["id"] for item in call_cli("ls", "--all").data if item["name"] == "again-and-again"]
     for session_id in older:
         assert call_cli("status", f"again-and-again@{session_id[:8]}").data["id"] == session_id
@@ -316,11 +311,11 @@ def test_a_kernel_of_another_language(home: Home, session: Sessions) -> None:
 def test_ls_is_quick(home: Home, session: Sessions, record_property: pytest.RecordProperty) -> None:
     """A figure to report, bounded only by what would be noticed on any machine."""
     for _ in range(3):
-        session()
+        session(kernel=null_spec(home))
     taken = []
-    for _ in range(7):
+    for _ in range(5):
         begun = time.monotonic()
-        assert len(run_cli("ls").data) == 3
+        assert len(run_cli("ls").data) >= 3
         taken.append(time.monotonic() - begun)
     record_property("ls_seconds_median", statistics.median(taken))
     print(f"ls with three sessions: median {statistics.median(taken):.3f} s, best {min(taken):.3f} s")
@@ -333,8 +328,6 @@ def test_a_slow_kernel_can_be_waited_for(home: Home) -> None:
         "import os, sys, time; time.sleep(1); "
         "os.execv(sys.executable, [sys.executable, '-m', 'ipykernel_launcher', '-f', sys.argv[1]])"
     )
-    import sys
-
     make_spec(home, "late", [sys.executable, "-c", program, "{connection_file}"])
     first = start_cli("new", "late", "--kernel", "late")
     second = start_cli("new", "late", "--kernel", "late", "--if-exists", "attach")

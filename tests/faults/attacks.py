@@ -249,7 +249,7 @@ class RawEndpoint:
 def make_spec(home: Home, name: str, argv: list[str], **more: Any) -> str:
     """Install a kernelspec in the home."""
     folder = home.root / "data" / "kernels" / name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     spec = {"argv": argv, "display_name": name, "language": "text", **more}
     (folder / "kernel.json").write_text(json.dumps(spec))
     return name

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from jupyter_cmdop.client.session import Session
-from tests.faults.attacks import call_cli
+from tests.faults.attacks import call_cli, null_spec
 from tests.support import Home, Sessions, journal
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -52,9 +52,10 @@ def test_a_name_that_is_none_makes_nothing_and_is_refused_with_the_rule(home: Ho
     assert not (home.state / "sessions").exists() or os.listdir(home.state / "sessions") == []
 
 
-def test_names_that_are_good(session: Sessions) -> None:
+def test_names_that_are_good(home: Home, session: Sessions) -> None:
+    spec = null_spec(home)
     for name in ("a", "A.b_c-9", "x" * 64, "0"):
-        assert session(name).status().name == name
+        assert session(name, kernel=spec).status().name == name
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.session import Session
+from jupyter_cmdop.core import effects as fx
+from jupyter_cmdop.core import events as ev
+from jupyter_cmdop.core.actor import Actor
+from jupyter_cmdop.core.grants import Attachment
+from jupyter_cmdop.core.policy import InputClass
+from jupyter_cmdop.core.session import Session as CoreSession
 from jupyter_cmdop.core.state import REMEMBERED_OPERATIONS
+from jupyter_cmdop.journal.entry import Entry
+from jupyter_cmdop.journal.store import JournalStore
 from jupyter_cmdop.keeper.runner import KEPT_ENDED
 from tests.faults.attacks import RawEndpoint, call_cli, kernel_of, null_spec, wait_ready
 from tests.support import Home, Sessions, execute_request, journal
@@ -20,6 +29,59 @@ def quick(home: Home, module_session: Sessions) -> Session:
     return module_session(kernel=null_spec(home))
 
 
+def test_the_journal_knows_an_id_that_the_rules_have_forgotten(tmp_path: Path) -> None:
+    """The rules keep the last 4,096 operations; an older request id is found by the journal's table of requests."""
+    rules = CoreSession(owner=Actor("anna", "human", "Anna"))
+    rules.handle(ev.Attach(Attachment("l1", rules.owner, "owner", "link")), 0.0)
+    rules.handle(ev.BackendReady(1), 0.0)
+    journal_of = JournalStore.open(tmp_path / "journal", "log")
+
+    def submit(request_id: str, digest: str) -> list[fx.Effect]:
+        found = journal_of.find_request("anna", request_id)
+        prior = None if found is None or found[0] is None else ev.Prior(found[0], found[1])
+        return rules.handle(
+            ev.Submit(
+                "l1",
+                client_session="s",
+                msg_id=f"{request_id} {digest}",
+                message_type="execute_request",
+                input_class=InputClass.EXPLICIT,
+                executes=True,
+                digest=digest,
+                request_id=request_id,
+                prior=prior,
+            ),
+            1.0,
+        )
+
+    try:
+        for number in range(REMEMBERED_OPERATIONS + 10):
+            (record,) = [
+                e for e in submit(f"r{number}", "d") if isinstance(e, fx.Record) and e.type == "admitted"
+            ]
+            entry = Entry(
+                type="admitted",
+                actor="anna",
+                operation=record.operation,
+                request_id=record.request_id,
+                body=json.dumps(record.data).encode(),
+                time_ns=1,
+                mono_ns=1,
+            )
+            journal_of.append(journal_of.head.seq, 0, [entry])
+            assert record.operation is not None
+            rules.handle(ev.Replied(record.operation, "ok"), 1.0)
+            rules.handle(ev.Idle(record.operation), 1.0)
+        assert "o1" not in rules.operations
+        assert [e.operation for e in submit("r0", "d") if isinstance(e, fx.Duplicate)] == ["o1"]
+        (conflict,) = [e for e in submit("r0", "other") if isinstance(e, fx.Reject)]
+        assert conflict.refusal.code == "request_id_conflict"
+        assert "o1" in conflict.refusal.message
+    finally:
+        journal_of.close()
+
+
+@pytest.mark.soak
 def test_an_id_is_known_after_more_operations_than_are_remembered(quick: Session) -> None:
     """What has left the memory of the core and of the keeper is looked up in the journal, result and all."""
     first = quick.run("say once", request_id="early")

@@ -6,9 +6,10 @@ import signal
 import time
 
 from jupyter_cmdop.client import calls
-from tests.faults.attacks import call_cli, kernel_of, wait_ready
+from tests.faults.attacks import call_cli, kernel_of, null_spec, wait_ready
 from tests.support import (
     Clients,
+    Home,
     Sessions,
     finish_cli,
     flush,
@@ -124,9 +125,9 @@ def test_input_during_the_restart_waits_for_the_new_kernel(session: Sessions, cl
     assert made.status().incarnation == 2
 
 
-def test_a_kernel_that_dies_again_and_again_is_given_up(session: Sessions) -> None:
+def test_a_kernel_that_dies_again_and_again_is_given_up(home: Home, session: Sessions) -> None:
     """Five tries, as in Jupyter; then the session is lost, says so, and the record of it is whole."""
-    made = session()
+    made = session(kernel=null_spec(home))
     for incarnation in range(2, 7):
         kernel_of(made).send_signal(signal.SIGKILL)
         wait_ready(made, incarnation)
@@ -144,5 +145,5 @@ def test_a_kernel_that_dies_again_and_again_is_given_up(session: Sessions) -> No
     assert made.verify().ok
 
     assert call_cli("restart", made.name).data["incarnation"] == 7
-    assert made.run("'put right by hand'").status == "ok"
+    assert made.run("say put right by hand").status == "ok"
     assert made.status().state == "open"

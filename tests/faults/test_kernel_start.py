@@ -12,7 +12,7 @@ import pytest
 from jupyter_cmdop.client import places
 from jupyter_cmdop.client.errors import SpawnFailed
 from jupyter_cmdop.client.session import Session
-from tests.faults.attacks import call_cli, make_spec
+from tests.faults.attacks import call_cli, make_spec, null_spec
 from tests.support import Home, Sessions
 
 FAULTS = {
@@ -71,8 +71,8 @@ def test_an_unknown_kernelspec_is_named_with_those_that_there_are(home: Home) ->
 def test_the_name_of_a_session_that_did_not_start_is_free(home: Home, session: Sessions) -> None:
     make_spec(home, "broken", [sys.executable, "-c", "raise SystemExit(1)"])
     call_cli("new", "again", "--kernel", "broken", code=1)
-    made = session("again")
-    assert made.run("1").status == "ok"
+    made = session("again", kernel=null_spec(home))
+    assert made.run("say yes").text == "yes\n"
 
 
 def test_a_kernel_that_no_longer_starts_when_it_is_restarted_loses_the_session_and_says_why(

@@ -10,9 +10,10 @@ import pytest
 from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.errors import Refused
 from jupyter_cmdop.client.session import Session
-from tests.faults.attacks import call_cli, kernel_of, wait_gone
+from tests.faults.attacks import call_cli, kernel_of, null_spec, wait_gone
 from tests.support import (
     Clients,
+    Home,
     Sessions,
     iopub_until,
     is_idle_of,
@@ -59,8 +60,8 @@ def test_restart_interrupts_what_runs_aborts_what_waits_and_keeps_the_connection
     assert made.verify().ok
 
 
-def test_two_restarts_at_once_are_one(session: Sessions) -> None:
-    made = session()
+def test_two_restarts_at_once_are_one(home: Home, session: Sessions) -> None:
+    made = session(kernel=null_spec(home))
     answers: list[int] = []
 
     def ask() -> None:
@@ -116,8 +117,8 @@ def test_interrupts_during_a_restart_do_no_harm(session: Sessions, clients: Clie
     assert len(journal(made, "backend_died")) == 0
 
 
-def test_a_peer_may_not_restart_and_is_told_who_may(session: Sessions) -> None:
-    made = session()
+def test_a_peer_may_not_restart_and_is_told_who_may(home: Home, session: Sessions) -> None:
+    made = session(kernel=null_spec(home))
     invited = made.invite("bot")
     refused = call_cli("restart", made.name, env={"CMDOP_GRANT_FILE": str(invited.connection_file)}, code=3)
     assert refused.data["refusal"]["code"] == "forbidden"
@@ -148,8 +149,9 @@ def test_a_cell_that_ignores_everything_does_not_hold_up_the_restart(session: Se
     assert made.run("1").status == "ok"
 
 
-def test_a_name_that_somebody_bears_is_not_given_twice(session: Sessions) -> None:
-    first, second = session(), session()
+def test_a_name_that_somebody_bears_is_not_given_twice(home: Home, session: Sessions) -> None:
+    spec = null_spec(home)
+    first, second = session(kernel=spec), session(kernel=spec)
     for wanted in (first.name, first.name.upper(), first.name.title()):
         with pytest.raises(Refused) as refused:
             second.rename(wanted)
