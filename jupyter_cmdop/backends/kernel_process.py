@@ -269,6 +269,9 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
     def prepare() -> None:
+        # The keeper ignores these, and what is ignored stays so through exec: the kernel and its children would, too.
+        for name in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_DFL)
         if libc is None:
             return
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -201,7 +201,7 @@ class Notebook:
         """Wait for a message in front of everything, and close it for good, as a person does who has read it."""
         dialog = self.page.locator(".jp-Dialog", has_text=title)
         dialog.locator("input[type=checkbox]").check()
-        dialog.locator("button.jp-mod-accept").click()
+        dialog.get_by_role("button", name="Close").click()
         dialog.wait_for(state="detached")
 
     def kernel(self) -> dict[str, Any]:

@@ -122,7 +122,6 @@ def test_a_session_that_stands_still_is_called_unresponsive_and_loses_nothing(
         assert taken < UNRESPONSIVE_SECONDS, taken
         asking = start_cli("status", made.name, json_output=False)
         sent = [bot.execute(f"values.append({n})") for n in range(20)]
-        late = start_cli("run", made.name, "values")
         assert any(
             check["level"] == "problem" and made.name in check["text"]
             for check in call_cli("doctor", code=1).data["checks"]
@@ -131,6 +130,7 @@ def test_a_session_that_stands_still_is_called_unresponsive_and_loses_nothing(
         assert (silent.code, silent.out) == (1, "")
         assert "does not answer" in silent.err
         assert "next:" in silent.err
+        late = start_cli("run", made.name, "values")
     finally:
         keeper.resume()
     assert all(reply_of(bot, msg_id)["content"]["status"] == "ok" for msg_id in sent)
