@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -95,3 +96,13 @@ def test_a_kernel_that_no_longer_starts_when_it_is_restarted_loses_the_session_a
     assert any("the disk is gone" in text for text in said)
     flag.unlink()
     assert json.loads(call_cli("status", made.name).out)["state"] == "lost"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_runs_in_a_kernel_can_be_interrupted(session: Sessions) -> None:
+    """A keeper ignores Ctrl-C and hang-ups; a program that a cell starts must not do so by inheritance."""
+    made = session()
+    code = "import subprocess\nprint(subprocess.check_output(['grep', 'SigIgn', '/proc/self/status'], text=True))"
+    ignored = int((made.run(code).text or "").split()[1], 16)
+    assert not ignored & (1 << signal.SIGINT - 1)
+    assert not ignored & (1 << signal.SIGHUP - 1)
