@@ -40,7 +40,7 @@ lint: $(STAMP) ## Lint, format, types, import contracts, spelling, generated pag
 check: lint ## lint and the pure tests: what to run before each commit
 	$(BIN)/python -m pytest -q $(FAST) $(ARGS)
 
-test: lint ## Everything that a change must pass (the same as .ci/run)
+test: lint ## Everything that a change must pass (as .ci/run, which installs Chromium; without one browser tests are skipped)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 soak: $(STAMP) ## The tests that run for minutes

@@ -6,7 +6,14 @@ import argparse
 import sys
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.errors import ClientError, Refused, RequestFailed, SpawnFailed
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    KeeperGone,
+    LinkTimeout,
+    Refused,
+    RequestFailed,
+    SpawnFailed,
+)
 
 from . import render
 
@@ -63,9 +70,12 @@ def _as_command(item: str, name: str | None) -> str:
 def print_error(error: ClientError, args: argparse.Namespace | None = None) -> None:
     """Say what went wrong on standard error and, with `--json`, as a shape on standard output."""
     following = error.next
+    name = getattr(args, "name", None)
     if not following and isinstance(error, RequestFailed) and args is not None:
         following = (f"jupyter cmdop {args.verb} --help",)
-    note(error_line(error.message, following, name=getattr(args, "name", None)))
+    elif not following and isinstance(error, KeeperGone | LinkTimeout) and name:
+        following = ("log",)
+    note(error_line(error.message, following, name=name))
     if isinstance(error, SpawnFailed):
         for line in error.log:
             note(f"  keeper.log: {render.one_line(line)}")

@@ -6,7 +6,7 @@ from . import effects as fx
 from . import events as ev
 from .actor import Actor
 from .floor import FloorEvent
-from .grants import Attachment, Grant, attachment_of_grant
+from .grants import MAX_GRANTS, Attachment, Grant, attachment_of_grant
 from .lanes import drop
 from .moves import move, renew
 from .presence import leave
@@ -22,6 +22,10 @@ def invite(turn: Turn, event: ev.Invite) -> None:
     if grant.id in state.grants:
         raise AssertionError(f"grant {grant.id} exists already")
     refusal = _widens(state, attachment, grant)
+    if refusal is None and len(state.grants) >= MAX_GRANTS:
+        refusal = Refusal(
+            "queue_full", f"{MAX_GRANTS} grants are in force, which is the limit", next=("grants", "revoke")
+        )
     if refusal is not None:
         return turn.refuse(attachment, event, refusal)
     renew(turn, attachment)

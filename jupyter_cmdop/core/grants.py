@@ -20,6 +20,8 @@ ROLE_RIGHTS: dict[Role, frozenset[Right]] = {
     "owner": RIGHTS,
 }
 
+MAX_GRANTS = 128  # of a session at a time: each has sockets of its own, and those of a process are limited
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

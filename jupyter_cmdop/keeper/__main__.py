@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import msgspec
 from ..journal.errors import JournalError
 from .config import read_config
 from .keeper import Keeper
+
+OPEN_FILES = 4096
 
 
 def main() -> int:
@@ -44,6 +47,7 @@ def main() -> int:
             logging.getLogger(__name__).debug("nobody waits for the start")
         options.ready_fd = None
 
+    _raise_file_limit()
     try:
         config = read_config(options.config)
         keeper = Keeper(config, tell)
@@ -52,6 +56,14 @@ def main() -> int:
         logging.getLogger(__name__).critical("cannot start: %s", error)
         return 2
     return keeper.run()
+
+
+def _raise_file_limit() -> None:
+    """Take as many descriptors as a server of Jupyter's takes: each client and each grant has some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

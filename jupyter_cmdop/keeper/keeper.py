@@ -21,7 +21,7 @@ import zmq
 from ..backends.kernel_process import KernelProcess
 from ..core import effects as fx
 from ..core import events as ev
-from ..core.grants import Attachment
+from ..core.grants import MAX_GRANTS, Attachment
 from ..core.operations import MAIN_LANE
 from ..journal.errors import JournalError
 from ..journal.store import JournalStore
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 LINGER_SECONDS = 30.0  # a session whose backend is lost stays readable so long after the last one has left
 FAREWELL_SECONDS = 1.0  # for the last frames to reach their readers
 UPKEEP_SECONDS = 1.0
+MAX_SOCKETS = 8 * MAX_GRANTS + 64  # of libzmq: seven of each grant, five of the kernel, and a few more
 PATHS_SECONDS = 60.0  # between two looks at whether the sockets' files are still there
 
 
@@ -63,6 +64,7 @@ class Keeper:
     exit_code: int = 0
     _stop_at: float | None = None
     _ended_pids: list[int] = field(default_factory=list)
+    _has_failed: bool = False
 
     def __post_init__(self) -> None:
         config = self.config
@@ -70,6 +72,7 @@ class Keeper:
         state = Path(config.state)
         self.recorder = Recorder(JournalStore.open(state, config.id))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self.runner = Runner(config, self.loop, self.recorder)
         sockets = Path(config.sockets)
         process = KernelProcess(config.spec, sockets, config.cwd or str(Path.home()), dict(config.env))
@@ -134,6 +137,12 @@ class Keeper:
             # Somebody else acts for this session: do nothing more in its name.
             log.critical("%s: this keeper stops", lost)
             self.exit_code = 3
+        except Exception as error:  # a fault of ours ends here, and the record says so
+            log.exception("this keeper fails")
+            self.exit_code = 4
+            self._has_failed = True
+            with contextlib.suppress(OSError):
+                self._write_session_record("lost", f"its keeper failed: {type(error).__name__}: {error}")
         finally:
             self._close()
         return self.exit_code
@@ -278,7 +287,11 @@ class Keeper:
     # ------------------------------------------------------------------ what the core wants of the endpoints
 
     def open_grant(self, grant: str) -> None:
-        self.grants.open(self.runner.session.grants[grant])
+        try:
+            self.grants.open(self.runner.session.grants[grant])
+        except (OSError, zmq.ZMQError) as error:  # no descriptors, or no space
+            log.error("the endpoint of grant %s cannot be opened: %s", grant, error)
+            self.runner.submit(ev.Revoke(self.runner.keeper.id, grant))
 
     def close_grant(self, grant: str, reason: str) -> None:
         self.grants.close(grant)
@@ -503,7 +516,8 @@ class Keeper:
             log.error("the journal could not be closed cleanly: %s", error)
         self.context.destroy(linger=0)
         self.loop.close()
-        Path(self.config.pointer).unlink(missing_ok=True)
+        if not self._has_failed:  # else it shows the session as lost until somebody has taken note
+            Path(self.config.pointer).unlink(missing_ok=True)
         shutil.rmtree(self.config.sockets, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
             Path(self.config.connections).rmdir()

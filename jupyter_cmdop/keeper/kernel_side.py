@@ -98,6 +98,7 @@ class KernelSide:
     def start(self) -> None:
         """Launch the next incarnation; the rest follows from the loop."""
         self.state.incarnation += 1
+        self.state.execution_count = 0
         self.state.phase = "launching"
         self._deadline = time.monotonic() + STARTUP_SECONDS
         self._runner.note(

@@ -323,8 +323,15 @@ class LinkVerbs:
         if self._submit(call, ev.Invite(call.attachment, grant)) is None:
             return
         endpoint = self._desk.endpoint(grant.id)
-        if endpoint is None:
-            raise AssertionError("an admitted invitation has opened its endpoint")
+        # Its sockets or its file may not have been made.
+        if endpoint is None or grant.id not in runner.session.grants:
+            refusal = Refusal(
+                "queue_full",
+                "the keeper has no room for the sockets or the file of another grant",
+                next=("grants", "revoke", "free some space", "ulimit -n"),
+            )
+            self.runner.recorder.send(call.refuse, refusal)
+            return
         self._desk.files[grant.id] = (expiry(0.0) or "", time.monotonic())
         self._result(
             call,

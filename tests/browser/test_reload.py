@@ -27,6 +27,8 @@ def test_reload_while_a_cell_runs(server: Server, pages: Pages, gate: Gate) -> N
     lab.reload()
     assert lab.kernel()["kernel"] == before["kernel"]
     assert lab.kernel()["session"] == before["session"]
+    # The debugger's button can be pressed when what a page asks while it opens has been answered.
+    expect(lab.page.locator(".jp-DebuggerBugButton")).to_have_attribute("title", "Enable Debugger")
     lab.wait_status("busy")
     expect(lab.prompt(0)).to_have_text("[ ]:")
     expect(lab.output(0)).to_contain_text("waiting")  # as it was saved

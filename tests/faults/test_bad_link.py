@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -12,9 +13,20 @@ from typing import Any
 
 import pytest
 
+from jupyter_cmdop.client.errors import Refused
 from jupyter_cmdop.client.session import Session
+from jupyter_cmdop.core.grants import MAX_GRANTS
 from jupyter_cmdop.wire.link import MAX_HEADER, encode_frame
-from tests.faults.attacks import RawLink, call_cli, keeper_of, lengths, link_path, rss_of, wait_until
+from tests.faults.attacks import (
+    RawLink,
+    call_cli,
+    keeper_of,
+    lengths,
+    link_path,
+    null_spec,
+    rss_of,
+    wait_until,
+)
 from tests.support import Home, Sessions, journal
 
 HELLO = encode_frame({"hello": {"protocol": 1, "oldest": 1, "client": "raw"}})
@@ -327,3 +339,31 @@ def test_passing_descriptors_over_the_link_gives_nobody_anything(
     finally:
         link.close()
     wait_until(lambda: keeper.num_fds() <= before, "no descriptor has stayed in the keeper")
+
+
+def _invite_too_many(made: Session) -> None:
+    for number in range(MAX_GRANTS + 1):
+        made.invite(f"guest-{number}")
+
+
+def test_more_grants_than_there_is_room_for_are_refused(home: Home, session: Sessions) -> None:
+    """Each grant has sockets of its own, and a process may have so many: the keeper says no instead of failing."""
+    made = session(kernel=null_spec(home))
+    keeper = keeper_of(home, made)
+    first = made.invite("first")
+    resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, (keeper.num_fds() + 30, 4096))
+    with pytest.raises(Refused) as crowded:
+        _invite_too_many(made)
+    assert crowded.value.refusal.code == "queue_full"
+    assert "ulimit -n" in crowded.value.refusal.next
+    resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+    with pytest.raises(Refused) as full:
+        _invite_too_many(made)
+    assert str(MAX_GRANTS) in full.value.refusal.message
+    grants = made.grants()
+    assert len(grants) == MAX_GRANTS
+    env = {"CMDOP_GRANT_FILE": str(first.connection_file)}
+    assert call_cli("run", made.name, "say still", env=env).data["text"] == "still\n"
+    made.revoke(grants[-1].grant)
+    assert made.invite("last").connection_file
+    assert len(journal(made, "revoked")) >= 1

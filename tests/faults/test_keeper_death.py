@@ -10,8 +10,9 @@ import sys
 import time
 
 import psutil
+import pytest
 
-from jupyter_cmdop.client import places
+from jupyter_cmdop.client import places, spawn
 from tests.faults.attacks import call_cli, keeper_of, kernel_of, null_spec, pointer_of, wait_gone, wait_until
 from tests.support import (
     Clients,
@@ -185,3 +186,47 @@ def test_connection_files_and_sockets_of_a_killed_keeper_are_of_no_use(
 
 def journal_on_disk(name: str) -> list[dict[str, object]]:
     return call_cli("log", name).lines
+
+
+_PLANTED = """#!{python}
+import runpy, sys
+from jupyter_cmdop.core import events
+from jupyter_cmdop.core.session import Session
+
+handle = Session.handle
+
+def handle_badly(self, event, now):
+    if isinstance(event, events.Release):
+        raise RuntimeError("planted")
+    return handle(self, event, now)
+
+Session.handle = handle_badly
+sys.argv = sys.argv[2:]
+runpy.run_module("jupyter_cmdop.keeper", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_fault_of_ours_ends_one_session_and_says_so_in_its_record(
+    home: Home, session: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in a keeper is not hidden: its kernel ends with it, `ls` shows it lost, and the record names the fault."""
+    program = home.root / "planted"
+    program.write_text(_PLANTED.format(python=sys.executable))
+    program.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(spawn, "KEEPER", (str(program), *spawn.KEEPER[1:]))
+        made = session(kernel=null_spec(home))
+    keeper, kernel = keeper_of(home, made), kernel_of(made)
+    assert made.run("say on").status == "ok"
+    ended = call_cli("release", made.name, code=5)
+    assert "next:" in ended.err
+    wait_gone(keeper, kernel)
+    listed = next(item for item in call_cli("ls").data if item["id"] == made.id)
+    assert listed["state"] == "lost"
+    assert json.loads((home.session_dir(made.id) / "session.json").read_bytes())["reason"] == (
+        "its keeper failed: RuntimeError: planted"
+    )
+    assert "planted" in (home.session_dir(made.id) / "keeper.log").read_text()
+    assert call_cli("verify", made.name).data["ok"]
+    call_cli("doctor", "--sweep", code=None)
+    assert "its keeper failed" in call_cli("status", made.name).data["reason"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import zmq
 from jupyter_cmdop.client import places
 from jupyter_cmdop.client.session import Session
 from tests.faults.attacks import as_nobody, call_cli, is_root, keeper_of, link_path, pointer_of
-from tests.support import Clients, Home, journal, reply_of
+from tests.support import Clients, Home, Sessions, journal, reply_of
 
 pytestmark = pytest.mark.skipif(not is_root(), reason="only root may become another user")
 
@@ -59,9 +62,21 @@ def test_no_socket_can_be_reached_and_no_file_read(home: Home, lone_session: Ses
     assert journal(lone_session, "refused") == []
 
 
-def test_an_open_directory_still_lets_nobody_in(home: Home, lone_session: Session) -> None:
+@pytest.fixture
+def own_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A socket root that no other test uses while its modes are wrong."""
+    parent = Path(tempfile.mkdtemp(prefix="cmdop-", dir="/tmp"))
+    parent.chmod(0o755)
+    monkeypatch.setattr(places, "SOCKET_PARENT", parent)
+    yield places.socket_root()
+    shutil.rmtree(parent)
+
+
+def test_an_open_directory_still_lets_nobody_in(home: Home, own_root: Path, session: Sessions) -> None:
     """The second line: when the directory is opened by mistake, the link's own mode and the peer check remain."""
-    link = Path(link_path(home, lone_session))
+    made = session()
+    link = Path(link_path(home, made))
+    assert link.is_relative_to(own_root)
     root, folder = places.socket_root(), link.parent
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (root, folder, link)}
     try:
@@ -84,7 +99,7 @@ def test_an_open_directory_still_lets_nobody_in(home: Home, lone_session: Sessio
     finally:
         for path, mode in modes.items():
             path.chmod(mode)
-    assert lone_session.run("1").status == "ok"
+    assert made.run("1").status == "ok"
 
 
 def test_an_endpoint_on_tcp_wants_its_key(lone_session: Session, clients: Clients) -> None:

@@ -93,6 +93,7 @@ def test_input_during_a_restart_waits_and_runs(session: Sessions, clients: Clien
     made = session()
     bot = clients(made, "bot")
     with made.start(calls.restart()) as restart:
+        wait_for_entry(made, "restarted")  # two ways in have no order but the session's
         sent = bot.execute("6 * 7")
         with made.start(calls.run("'by link'")) as run:
             for _ in run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import websockets.sync.client
@@ -69,6 +70,35 @@ def test_reading_requests_are_answered(view: View, legacy: bool) -> None:
         "history_request", {"hist_access_type": "tail", "n": 1, "output": False, "raw": True}
     )
     assert history["content"]["history"][-1][2] == "completable_name = 1"
+
+
+def test_an_idle_of_something_else_is_followed_by_busy_while_a_cell_runs(view: View, gate: Gate) -> None:
+    """JupyterLab shows one state of a kernel, and asks about widgets and the debugger whenever a page is opened: the
+    idle that ends such a question must not be its last word on a kernel that works.
+    """
+    worker, looker = view("client-worker"), view("client-looker")
+    cell = worker.execute(gate.code)
+    for viewer in (worker, looker):
+        viewer.until(says("waiting"))
+
+    def is_busy_again(message: dict[str, Any]) -> bool:
+        return (
+            message["msg_type"] == "status"
+            and message["content"]["execution_state"] == "busy"
+            and message["parent_header"].get("msg_id") == cell
+        )
+
+    for kind, content, channel in (
+        ("kernel_info_request", {}, "shell"),
+        ("history_request", {"hist_access_type": "tail", "n": 1, "output": False, "raw": True}, "shell"),
+        ("debug_request", {"type": "request", "seq": 1, "command": "debugInfo"}, "control"),
+    ):
+        asked = looker.send(kind, content, channel=channel)
+        looker.until(is_reply_to(asked), is_idle_of(asked), is_busy_again)
+    worker.until(is_idle_of(asked), is_busy_again)
+    gate.open()
+    for viewer in (worker, looker):
+        viewer.until(is_idle_of(cell))
 
 
 def test_a_question_of_the_cell_is_answered(view: View, legacy: bool) -> None:

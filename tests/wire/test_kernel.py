@@ -475,7 +475,7 @@ def test_a_header_is_read_without_interpreting_it():
         {"msg_type": None},
         {"session": []},
         {"username": {}},
-        {"date": 0},
+        {"date": [0]},
         {"version": 5.4},
         {"subshell_id": 1},
         {"filler": "x" * 65536},
@@ -749,7 +749,16 @@ def test_the_defaults_of_an_execute_request_are_those_of_the_specification():
         code="", silent=False, store_history=True, allow_stdin=True, stop_on_error=True
     )
     content = {"code": "1", "silent": True, "store_history": False, "user_expressions": {"a": "b"}}
-    assert parse_execute(encode_json(content)) == ExecuteRequest(code="1", silent=True, store_history=False)
+    assert parse_execute(encode_json(content)) == ExecuteRequest(
+        code="1", silent=True, store_history=False, user_expressions={"a": "b"}
+    )
+
+
+@pytest.mark.parametrize("wrong", [5, "x", [1], True])
+def test_user_expressions_that_are_no_object_are_refused(wrong):
+    """ipykernel runs the code of such a request and then never replies."""
+    with pytest.raises(WireError):
+        parse_execute(encode_json({"code": "1", "user_expressions": wrong}))
 
 
 def test_half_a_surrogate_pair_in_code_can_be_recorded():
