@@ -41,7 +41,7 @@ check: lint ## lint and the pure tests: what to run before each commit
 	$(BIN)/python -m pytest -q $(FAST) $(ARGS)
 
 test: lint ## Everything that a change must pass (as .ci/run, which installs Chromium; without one browser tests are skipped)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --reruns 1 $(ARGS)
 
 soak: $(STAMP) ## The tests that run for minutes
 	$(BIN)/python -m pytest -m soak -n 0 --timeout 3600 $(ARGS)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import queue
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -168,6 +170,7 @@ class KernelProcess:
         await self._forget()
         specs = KernelSpecManager()
         spec = specs.get_kernel_spec(self.spec_name)
+        make_private(self.directory)  # a temporary directory may have been cleaned
         prefix = self.directory / f"k{incarnation}"
         manager = _QuietManager(
             kernel_name=self.spec_name,
@@ -257,6 +260,20 @@ class KernelProcess:
         manager.cleanup_connection_file()
         for path in self.directory.glob(f"{Path(manager.ip).name}-*"):
             path.unlink(missing_ok=True)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory for sockets, and the one above it, where they are missing.
+
+    Raises:
+        OSError: one of them is not this user's alone: somebody has made it after ours was removed.
+    """
+    for path in (directory.parent, directory):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        facts = path.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "it is not a directory of this user alone", str(path))
 
 
 def _no_such_spec(name: str) -> str:

@@ -70,7 +70,9 @@ class GrantEndpoints:
         if grant.transport == "tcp":
             self._zap.start()
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in grant.actor.id)
-        path = Path(runner.config.connections) / f"{runner.name}-{safe}-{grant.id}.json"
+        directory = Path(runner.config.connections)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # a runtime directory may go at logout
+        path = directory / f"{runner.name}-{safe}-{grant.id}.json"
         endpoint.write_connection_file(
             path,
             session={"session": runner.config.id, "name": runner.name},

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import zmq
 
-from ..backends.kernel_process import KernelProcess
+from ..backends.kernel_process import KernelProcess, make_private
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.grants import MAX_GRANTS, Attachment
@@ -141,8 +141,7 @@ class Keeper:
             log.exception("this keeper fails")
             self.exit_code = 4
             self._has_failed = True
-            with contextlib.suppress(OSError):
-                self._write_session_record("lost", f"its keeper failed: {type(error).__name__}: {error}")
+            self._write_session_record("lost", f"its keeper failed: {type(error).__name__}: {error}")
         finally:
             self._close()
         return self.exit_code
@@ -206,6 +205,8 @@ class Keeper:
 
     def _keep_paths(self) -> None:
         """Sockets live in a temporary directory, which may be cleaned: keep them young, and make them again."""
+        if not Path(self.config.pointer).exists():
+            self._write_pointer(self._state())
         directory = Path(self.config.sockets)
         if directory.exists() and self.link.is_reachable():
             for path in (directory, *directory.iterdir()):
@@ -214,8 +215,7 @@ class Keeper:
             return
         log.warning("the sockets in %s were removed: making them again", directory)
         try:
-            directory.parent.mkdir(mode=0o700, exist_ok=True)
-            directory.mkdir(mode=0o700, exist_ok=True)
+            make_private(directory)
             self.link.listen_again()
             self.grants.bind_again()
         except OSError as error:
@@ -277,7 +277,7 @@ class Keeper:
     def _kernel_stopped(self, pids: list[int]) -> None:
         self._ended_pids = pids
         self.runner.note("backend_ended", actor="keeper", data={"pids": [str(pid) for pid in pids]})
-        self.runner.recorder.send(self.verbs.tell_closed, pids)
+        self.runner.recorder.show(self.verbs.tell_closed, pids)
         self._finish("closed", "")
 
     def _finish(self, state: str, reason: str) -> None:
@@ -483,7 +483,10 @@ class Keeper:
             "group": config.group,
             "created": config.created,
         }
-        write_private(Path(config.pointer), encode_json(pointer))
+        path = Path(config.pointer)
+        with self._complaining(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a runtime directory may go at logout
+            write_private(path, encode_json(pointer))
 
     def _write_session_record(self, state: str, reason: str) -> None:
         config = self.config
@@ -500,7 +503,17 @@ class Keeper:
             "state": state,
             "reason": reason,
         }
-        write_private(Path(config.state) / "session.json", encode_json(record))
+        path = Path(config.state) / "session.json"
+        with self._complaining(path):
+            write_private(path, encode_json(record))
+
+    @contextlib.contextmanager
+    def _complaining(self, path: Path) -> Iterator[None]:
+        """A full disk leaves what others see as it was; it ends no session."""
+        try:
+            yield
+        except OSError as error:
+            log.error("%s cannot be written: %s", path, error)
 
     def _close(self) -> None:
         """Leave nothing behind: no process, no socket, no file but the record."""

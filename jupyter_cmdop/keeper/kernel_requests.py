@@ -106,7 +106,7 @@ class Request:
         if self.channel == "stdin":
             return  # an input_reply is not answered
         if self.header.msg_type in COMM_TYPES:
-            self.desk.runner.recorder.send(self.desk.take_back, self)
+            self.desk.runner.recorder.show(self.desk.take_back, self)
             return
         content = refusal_content(refusal)
         if self.execute is not None:
@@ -127,10 +127,11 @@ class Request:
                 self.endpoint, self.origin, self.reply_type, content, stamp, show_error=show_error
             )
 
+        # It lets nothing happen, so it is said also while nothing can be recorded.
         if self.execute is not None:
-            runner.recorder.send(desk.kernel.talk.in_order, self.origin, say)
+            runner.recorder.show(desk.kernel.talk.in_order, self.origin, say)
         else:
-            runner.recorder.send(say)
+            runner.recorder.show(say)
 
     def admitted(self, operation: LiveOperation) -> None:
         self.origin.operation = operation.id

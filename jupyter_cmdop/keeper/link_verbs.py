@@ -94,7 +94,7 @@ class RunHand(NoHand):
             "outputs": [],
             "refusal": refusal_data(refusal),
         }
-        self._verbs.runner.recorder.send(self._call.result, result)
+        self._verbs.runner.recorder.show(self._call.result, result)
 
     def admitted(self, operation: LiveOperation) -> None:
         operation.message = self._message
@@ -120,7 +120,7 @@ class AnswerHand(NoHand):
 
     def rejected(self, refusal: Refusal) -> None:
         super().rejected(refusal)
-        self._verbs.runner.recorder.send(self._call.refuse, refusal)
+        self._verbs.runner.recorder.show(self._call.refuse, refusal)
 
     def send_answer(self, operation: LiveOperation, prompt: str) -> None:
         send = self._verbs.runner.recorder.send
@@ -212,7 +212,7 @@ class LinkVerbs:
         hand = NoHand()
         refusal = self.runner.submit(event, hand)
         if refusal is not None:
-            self.runner.recorder.send(call.refuse, refusal)
+            self.runner.recorder.show(call.refuse, refusal)
             return None
         return hand.effects
 
@@ -222,7 +222,7 @@ class LinkVerbs:
     # ------------------------------------------------------------------ looking
 
     def _status_verb(self, call: Call, args: NoArgs) -> None:
-        self._result(call, self._status())
+        self.runner.recorder.show(call.result, self._status())
 
     def _grants(self, call: Call, args: NoArgs) -> None:
         session = self.runner.session
@@ -246,7 +246,7 @@ class LinkVerbs:
                     "connection_file": str(file) if file else None,
                 }
             )
-        self._result(call, {"grants": found})
+        self.runner.recorder.show(call.result, {"grants": found})
 
     # ------------------------------------------------------------------ the floor
 
@@ -493,7 +493,7 @@ class LinkVerbs:
             return
         hit = next((e.operation for e in effects if isinstance(e, fx.InterruptBackend)), None)
         withdrawn = [e.operation for e in effects if isinstance(e, fx.End) and e.outcome == "withdrawn"]
-        self._result(call, {"interrupted": hit, "withdrawn": withdrawn})
+        self.runner.recorder.show(call.result, {"interrupted": hit, "withdrawn": withdrawn})
 
     def _answer(self, call: Call, args: AnswerArgs) -> None:
         prompts = self.runner.session.prompts

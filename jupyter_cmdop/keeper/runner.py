@@ -170,9 +170,9 @@ class Runner:
 
     def _refusal_of_journal(self, event: ev.Event) -> Refusal | None:
         """While nothing can be recorded nothing new is let in; reading, leaving and the backend's word are."""
-        if self.recorder.unavailable is None or not isinstance(
-            event, ev.Submit | ev.Take | ev.HandBack | ev.SetPolicy | ev.Invite | ev.Answer
-        ):
+        refused = ev.Submit | ev.Take | ev.HandBack | ev.Release | ev.SetPolicy | ev.Invite | ev.Answer
+        is_rename = isinstance(event, ev.Lifecycle) and event.verb == "rename"
+        if self.recorder.unavailable is None or not (is_rename or isinstance(event, refused)):
             return None
         return Refusal(
             "journal_unavailable",
@@ -282,6 +282,8 @@ class Runner:
     def _perform(self, effects: list[fx.Effect], hand: Hand) -> Refusal | None:
         backend, endpoints, refusal = self.backend, self.endpoints, None
         send = self.recorder.send
+        # What ends something waits for no disk: the cell that fills it must be stoppable, the session, a grant.
+        at_once = self.recorder.show
         for effect in effects:
             match effect:
                 case fx.Record():
@@ -303,7 +305,7 @@ class Runner:
                 case fx.Fence() if backend is not None:
                     send(backend.set_fence, effect.generation)
                 case fx.InterruptBackend() if backend is not None:
-                    send(backend.interrupt, effect.operation)
+                    at_once(backend.interrupt, effect.operation)
                 case fx.ShowPrompt() if backend is not None:
                     live = self.operations[effect.operation]
                     self._show_prompt(backend, live, effect)
@@ -312,13 +314,13 @@ class Runner:
                 case fx.End():
                     send(self._ended, effect)
                 case fx.RestartBackend() if backend is not None:
-                    send(backend.restart)
+                    at_once(backend.restart)
                 case fx.StopBackend() if backend is not None:
-                    send(backend.stop)
+                    at_once(backend.stop)
                 case fx.OpenGrant() if endpoints is not None:
                     endpoints.open_grant(effect.grant)
                 case fx.CloseGrant() if endpoints is not None:
-                    send(endpoints.close_grant, effect.grant, effect.reason)
+                    at_once(endpoints.close_grant, effect.grant, effect.reason)
                 case fx.Tell() if endpoints is not None:
                     send(endpoints.tell, effect)
                 case fx.Announce() if endpoints is not None:

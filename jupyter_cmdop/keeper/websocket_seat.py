@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from websockets.frames import CloseCode
@@ -39,6 +39,7 @@ PING_SECONDS = 10.0
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
 HEADER_SESSIONS = 64  # of one client; stock ones have one
+FLUSH_SECONDS = 1.0  # in which a client that is back sends what it has kept
 
 
 class Seat:
@@ -88,6 +89,9 @@ class Seat:
         self.valid_until: float | None = None
         self.client = ""
         self._first_date: datetime | None = None
+        self._first_at = 0.0
+        self._connected_at = datetime.now(UTC)
+        self._lag: timedelta | None = None
         self._was_away = False
         self._was_cut_off = False
         self._header_sessions = {session_id: None}
@@ -164,6 +168,7 @@ class Seat:
             old.finish(SESSION_OVER, "replaced by a newer connection of the same client")
         self.left_at = None
         self._first_date = None
+        self._connected_at = datetime.now(UTC)
         self.live, self.sent = False, after
         self.settled = max(self.settled, after)
         self._unproven.write_again()
@@ -347,16 +352,27 @@ class Seat:
             del self._header_sessions[next(iter(self._header_sessions))]
 
     def _is_stale(self, header: Header) -> bool:
-        """Whether a returning client made this while it was away: before its first request on this connection."""
-        if not self._was_away:
-            return False
+        """Whether a returning client made this while it was away.
+
+        JupyterLab sends what it has kept in one go, before or behind the first question that it asks when it is back.
+        Behind it: what is older than this question was made before. Before it: the client's clock is not ours, but no
+        message has come quicker than the quickest one so far, so that the moment is known at which this one would
+        have come at the earliest.
+        """
         date = _date(header.date)
         if date is None:
             return False
-        if self._first_date is None:
-            self._first_date = date
+        lag = datetime.now(UTC) - date
+        quickest = self._lag
+        self._lag = lag if quickest is None else min(lag, quickest)
+        if not self._was_away:
             return False
-        return date < self._first_date
+        now = time.monotonic()
+        if self._first_date is None:
+            self._first_date, self._first_at = date, now
+        kept = quickest is not None and date + quickest < self._connected_at
+        # A clock that was set back must not make all that follows look old.
+        return date < self._first_date or (kept and now - self._first_at < FLUSH_SECONDS)
 
 
 def _frame(connection: WebsocketConnection, channel: str, parts: Sequence[bytes]) -> bytes:

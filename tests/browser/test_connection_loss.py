@@ -6,7 +6,7 @@ import contextlib
 import copy
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -23,27 +23,33 @@ class Wire(Network):
     """A TCP proxy between the page and the server, whose connections can be cut.
 
     Attributes:
-        is_down: whether new connections are cut at once, too.
+        refuses_websockets: whether those of kernels are cut at once, too, while the rest of the server answers.
     """
 
-    is_down = False
+    refuses_websockets = False
 
-    def _accept(self) -> None:
-        super()._accept()
-        if self.is_down:
-            self._reset()
+    def _forward(self, source: socket.socket, sink: socket.socket) -> Callable[[], None]:
+        forward = super()._forward(source, sink)
 
-    def _reset(self) -> None:
-        for end in self._open:
+        def checked() -> None:
+            if self.refuses_websockets and b"/channels?" in source.recv(16384, socket.MSG_PEEK):
+                self._reset(source, sink)
+            else:
+                forward()
+
+        return checked
+
+    def _reset(self, *ends: socket.socket) -> None:
+        for end in ends:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             end.close()
-        self._open.clear()
+            self._open.remove(end)
 
     def cut(self) -> None:
-        self._do(self._reset)
+        self._do(lambda: self._reset(*self._open))
 
 
 @pytest.fixture
@@ -85,13 +91,12 @@ def test_cell_that_is_started_while_the_connection_is_away(distant: Server, wire
     write_notebook(distant.root / "away.ipynb", "value = 1", "value += 1; value")
     lab = pages.lab(distant, "away.ipynb")
     lab.run(0, 1)
-    wire.is_down = True
+    wire.refuses_websockets = True
     wire.cut()
-    lab.page.wait_for_function("() => true")
     lab.start(1)
     lab.wait_started(1)
     run_cli("run", "away", "value = 100")
-    wire.is_down = False
+    wire.refuses_websockets = False
     expect(lab.output(1)).to_contain_text("made while its connection was away")
     lab.wait_not_running(1)
     assert run_cli("run", "away", "print(value)").data["text"] == "100\n"

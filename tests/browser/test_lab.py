@@ -140,6 +140,39 @@ def test_cell_that_is_started_while_the_kernel_restarts(server: Server, pages: P
     assert lab.text(0) == "'done'"
 
 
+def test_kernel_that_dies_and_kernel_that_is_shut_down(server: Server, pages: Pages) -> None:
+    """`exit` ends nothing; a crash is said, and a fresh kernel follows; after a shutdown the next cell starts one."""
+    write_notebook(
+        server.root / "dies.ipynb",
+        "kept = 1",
+        "exit",
+        "import os; os._exit(3)",
+        "'kept' in globals()",
+        "'new'",
+    )
+    lab = pages.lab(server, "dies.ipynb")
+    lab.run(0, 1)
+    lab.start(1)
+    lab.wait_not_running(1)
+    lab.run(3, 2)
+    assert lab.text(3) == "True"
+
+    lab.start(2)
+    lab.accept("appears to have died")
+    lab.wait_not_running(2)
+    lab.wait_restarted()
+    lab.run(3, 1)
+    assert lab.text(3) == "False"
+    assert lab.kernel()["kernel"] == lab.kernel_id
+
+    lab.menu("Kernel", "Shut Down Kernel")
+    expect(lab.page.locator(".jp-NotebookPanel-toolbar")).to_contain_text("No Kernel")
+    assert run_cli("ls").data == []
+    lab.run(4, 1)
+    assert lab.kernel()["kernel"] != lab.kernel_id
+    assert [item["name"] for item in run_cli("ls").data] == ["dies"]
+
+
 def test_agent_command_line_and_page_at_once(server: Server, pages: Pages, closing: Closing) -> None:
     """Three at once in one kernel: each one's cells run in his order, and the journal knows whose each is."""
     cells = ["seen = []", *(f"seen.append(('page', {n}))" for n in range(12))]
@@ -192,18 +225,16 @@ def test_page_shows_that_an_agent_is_at_work(
 
 @pytest.mark.soak
 def test_hundreds_of_cells_of_two_pages(server: Server, pages: Pages) -> None:
-    """Run all of 300 cells in two pages at once: nothing is lost, nothing hangs, each page's cells in their order."""
-    for name in ("left", "right"):
-        cells = [
-            f"{name} = globals().get('{name}', [])",
-            *(f"{name}.append({n})" for n in range(298)),
-            f"{name}",
-        ]
-        write_notebook(server.root / f"{name}.ipynb", *cells)
-    left = pages.lab(server, "left.ipynb")
-    right = pages.lab(server, "right.ipynb", elsewhere=True)
-    for page in (left, right):
+    """Run all of 300 cells of one notebook in two pages at once: each page's cells run once, in their order."""
+    cells = ["seen = globals().get('seen', [])", *(f"seen.append({n})" for n in range(1, 300))]
+    write_notebook(server.root / "hundreds.ipynb", *cells)
+    both = [pages.lab(server, "hundreds.ipynb", elsewhere=elsewhere) for elsewhere in (False, True)]
+    for page in both:
         page.menu("Run", "Run All Cells")
-    for page in (left, right):
-        page.wait_ended(299, 300)
-        assert page.text(299).replace("\n", "").replace(" ", "") == str(list(range(298))).replace(" ", "")
+    for page in both:
+        page.wait_ended(299)
+    counts = [[cell["execution_count"] for cell in page.model()] for page in both]
+    assert [sorted(count) for count in counts] == counts
+    assert sorted(counts[0] + counts[1]) == list(range(1, 601))
+    code = "print(sorted(seen) == sorted([*range(1, 300)] * 2))"
+    assert run_cli("run", "hundreds", code).data["text"] == "True\n"

@@ -13,15 +13,16 @@ from tests.support import Gate, run_cli
 def test_reload_while_a_cell_runs(server: Server, pages: Pages, gate: Gate) -> None:
     """The page comes back to the same kernel, which is busy with the cell of the page that was.
 
-    What a person sees is stock JupyterLab's: the cell has lost its star and what it prints from now on goes to no
-    cell, but the kernel's sign says busy; the journal has every line.
+    What a person sees is stock JupyterLab's: the cells have lost their stars and what they print from now on goes to
+    no cell. But the kernel's sign says busy, what waited runs on, and the journal has every line.
     """
     write_notebook(
-        server.root / "reload.ipynb", f"kept = 1\n{gate.code}\nprint('behind the gate')\nkept = 2", "kept"
+        server.root / "reload.ipynb", f"kept = 1\n{gate.code}\nprint('behind the gate')", "kept += 1", "kept"
     )
     lab = pages.lab(server, "reload.ipynb")
     before = lab.kernel()
     lab.start(0)
+    lab.start(1)
     expect(lab.output(0)).to_contain_text("waiting")
     lab.save()
     lab.reload()
@@ -33,11 +34,11 @@ def test_reload_while_a_cell_runs(server: Server, pages: Pages, gate: Gate) -> N
     expect(lab.prompt(0)).to_have_text("[ ]:")
     expect(lab.output(0)).to_contain_text("waiting")  # as it was saved
 
-    lab.start(1)
-    lab.wait_started(1)
+    lab.start(2)
+    lab.wait_started(2)
     gate.open()
-    lab.wait_ended(1, 2)
-    assert lab.text(1) == "2"
+    lab.wait_ended(2, 3)
+    assert lab.text(2) == "2"
     lab.wait_status("idle")
     assert "behind the gate" not in lab.text(0)
     assert "behind the gate" in run_cli("read", "reload").out

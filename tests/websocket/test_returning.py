@@ -293,19 +293,25 @@ def test_a_client_that_names_no_session_gets_its_reply_after_a_stall(view: View)
     assert "".join(m["content"]["text"] for m in flooded).count("y") == 40 * 500_000
 
 
+@pytest.mark.parametrize("asks_first", [True, False])
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-def test_what_was_composed_while_away_is_refused(view: View, shared: Session, how: str) -> None:
-    """Its date is older than the first request of the new connection: it was made without a view of the session."""
-    viewer = view(f"client-{how}")
+def test_what_was_composed_while_away_is_refused(
+    view: View, shared: Session, how: str, asks_first: bool
+) -> None:
+    """It was made without a view of the session. JupyterLab sends it before its first question or behind it."""
+    viewer = view(f"client-{how}-{asks_first}")
     viewer.run("composed = 0")
     getattr(viewer, how)()
     wait_for_status(shared, lambda s: not any(p.actor == "carol" for p in s.presence))
     old_id, old = viewer.make_execute("composed = 'while away'")
     old_comm = viewer.make("comm_info_request", {})
     viewer.connect()
-    viewer.send("kernel_info_request", {})  # what a stock client says first
+    if asks_first:
+        viewer.send("kernel_info_request", {})
     viewer.send_data(old)
     viewer.send_data(old_comm[1])
+    if not asks_first:
+        viewer.send("kernel_info_request", {})
     messages = viewer.until(is_reply_to(old_id), is_idle_of(old_id), is_reply_to(old_comm[0]))
     refusal = next(m for m in messages if is_reply_to(old_id)(m))
     assert (refusal["msg_type"], refusal["content"]["status"]) == ("execute_reply", "error")
