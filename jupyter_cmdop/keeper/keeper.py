@@ -235,6 +235,7 @@ class Keeper:
     def kernel_is_ready(self) -> None:
         if self.runner.session.incarnation > 1:
             self._write_pointer("open")  # it names the process of the new incarnation
+            self._keep_paths()
         self.requests.kernel_is_ready()
 
     def kernel_has_left(self, *, asked: bool) -> None:

@@ -42,10 +42,12 @@ CHROMIUM = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test in this folder starts a kernel."""
+    """Every test in this folder starts a kernel, and a browser beside it, which takes its time on a busy machine."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.kernel)
+            if item.get_closest_marker("soak") is None:
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.hookimpl(wrapper=True)

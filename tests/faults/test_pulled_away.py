@@ -1,4 +1,4 @@
-"""What a session stands on is pulled away while it lives: files, directories, room on the disk. It says so, and goes on."""
+"""What a session stands on is pulled away while it lives: files, directories, room on the disk. It says so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def full_disk(keeper: psutil.Process) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, unlimited)
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, unlimited)
 
 
 def test_a_full_disk_stops_new_input_and_nothing_else(
@@ -140,6 +141,7 @@ def test_a_restart_makes_removed_sockets_again(home: Home, session: Sessions) ->
     assert made.run("say on").text == "on\n"
     assert made.restart().incarnation == 2
     assert made.run("say again").text == "again\n"
+    assert call_cli("run", made.name, "say by a new link").data["text"] == "by a new link\n"
 
 
 def test_a_removed_journal_stops_input_and_the_session_can_be_closed(home: Home, session: Sessions) -> None:
