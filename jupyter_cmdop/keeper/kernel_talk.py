@@ -189,7 +189,8 @@ class KernelTalk:
         sentence = sentences[end.outcome] + (f" ({end.reason})" if end.reason else "")
         status = "aborted" if end.outcome in ("aborted", "withdrawn") else "error"
         content = error_content(end.outcome, sentence, status=status)
-        content["execution_count"] = self.state.execution_count
+        if status == "error":  # as ipykernel: what was aborted has no number, and a page shows none
+            content["execution_count"] = self.state.execution_count
         core = self._runner.session.operations.get(operation.id)
         generation = self._runner.session.floor.generation if core is None else core.generation
         stamp = self._runner.stamper.stamp(

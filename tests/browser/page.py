@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Browser, BrowserContext, Error, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Locator, Page, TimeoutError, expect
 
 from tests.server.jupyter import Server
-from tests.support import LIMIT_SECONDS
+from tests.support import LIMIT_SECONDS, TooLate
 
 LIMIT_MS = LIMIT_SECONDS * 1000
+TABS = 6
+"""How often a person presses Tab before he gives up."""
 
 _PANEL = """
 const panel = Array.from(window.jupyterapp.shell.widgets('main')).find(w => w.context && w.content?.widgets);
@@ -168,6 +170,18 @@ class Notebook:
         self.write(index, code)
         self.run(index)
         return self.text(index)
+
+    def complete(self, choice: str) -> None:
+        """Press Tab, and choose: again, if the page has hidden the list because its layout still moved."""
+        item = self.page.locator(".jp-Completer-item", has_text=choice)
+        for _ in range(TABS):
+            self.page.keyboard.press("Tab")
+            try:
+                item.click(timeout=LIMIT_MS / TABS)
+            except TimeoutError:
+                continue
+            return
+        raise TooLate(f"{choice} was not offered")
 
     # --- the rest of the page
 

@@ -39,8 +39,7 @@ def test_cells_run_and_a_person_works_with_them(server: Server, pages: Pages) ->
     assert "hello Ada" in lab.text(2)
 
     lab.write(3, "completion_")
-    lab.page.keyboard.press("Tab")
-    lab.page.locator(".jp-Completer-item", has_text="completion_one").click()
+    lab.complete("completion_one")
     expect(lab.cell(3)).to_contain_text("completion_one")
     lab.run(3, 4)
     assert lab.text(3) == "41"
@@ -81,7 +80,7 @@ def test_error_stops_what_was_sent_behind_it(server: Server, pages: Pages) -> No
     lab.menu("Run", "Run All Cells")
     expect(lab.output(2)).to_contain_text("ZeroDivisionError")
     for index in (3, 4):
-        lab.wait_not_running(index)
+        expect(lab.prompt(index)).to_have_text("[ ]:")
     lab.run(4)
     assert lab.text(4) == "[1]"
 
@@ -221,6 +220,25 @@ def test_page_shows_that_an_agent_is_at_work(
         lab.wait_ended(1, 3)
         assert lab.text(1) == "'by the agent'"
         lab.wait_status("idle")
+
+
+def test_session_that_was_made_in_a_shell_is_opened_in_a_notebook(server: Server, pages: Pages) -> None:
+    """The dialog for another kernel lists it; the notebook then works in it, and its own kernel ends, as in Jupyter."""
+    write_notebook(server.root / "reader.ipynb", "found")
+    made = run_cli("new", "by-hand", "--cwd", str(server.root)).data["id"]
+    run_cli("run", "by-hand", "found = 'by the shell'")
+    server.wait_for_kernel(made)
+    lab = pages.lab(server, "reader.ipynb")
+    lab.menu("Kernel", "Change Kernel…")
+    choice = lab.page.locator(".jp-Dialog select")
+    choice.select_option(label=f"python3 ({made.partition('-')[0]})")
+    lab.accept("Select Kernel")
+    server.wait_for_end(lab.kernel_id)
+    lab.wait_restarted()
+    lab.run(0, 2)
+    assert lab.text(0) == "'by the shell'"
+    assert lab.kernel()["kernel"] == made
+    assert [item["name"] for item in run_cli("ls").data] == ["by-hand"]
 
 
 @pytest.mark.soak
