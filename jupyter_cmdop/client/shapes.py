@@ -170,6 +170,7 @@ class Invite(Shape, frozen=True, kw_only=True):
     role: str = ""
     grant: str = ""
     transport: str = ""
+    held: bool = False
 
 
 class GrantItem(Shape, frozen=True, kw_only=True):
@@ -183,6 +184,7 @@ class GrantItem(Shape, frozen=True, kw_only=True):
     created: Time = None
     connected: Any = None
     connection_file: str | None = None
+    held: bool = False
 
 
 class Grants(Shape, frozen=True, kw_only=True):

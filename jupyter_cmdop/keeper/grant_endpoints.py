@@ -25,7 +25,11 @@ ALIVE_SECONDS = 5.0
 
 
 class GrantEndpoints:
-    """Each grant's sockets, and who of its clients is there."""
+    """Each grant's sockets, and who of its clients is there.
+
+    Attributes:
+        held: grants that end with a link, and the attachment that this link is.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class GrantEndpoints:
         self._alive_at = time.monotonic() + ALIVE_SECONDS
         self._zap = _Zap(context, self)
         self.files: dict[str, tuple[str, float]] = {}
+        self.held: dict[str, Attachment] = {}
         runner.loop.add_timer(self._next_timer)
 
     def endpoints(self) -> Iterable[KernelEndpoint]:
@@ -80,7 +85,18 @@ class GrantEndpoints:
         )
         return endpoint
 
+    @property
+    def present(self) -> int:
+        """How many grants have a client here, those aside that only a server's own extensions use."""
+        return sum(e.is_present and e.grant.id not in self.held for e in self._endpoints.values())
+
+    def let_go(self, attachment: str) -> None:
+        """A link ends, and with it the grants that it held."""
+        for grant in [grant for grant, holder in self.held.items() if holder.id == attachment]:
+            self.runner.submit(ev.Revoke(attachment, grant))
+
     def close(self, grant: str) -> None:
+        self.held.pop(grant, None)
         endpoint = self._endpoints.pop(grant, None)
         if endpoint is not None:
             self._requests.forget(endpoint)
@@ -111,7 +127,9 @@ class GrantEndpoints:
         self._alive_at = now + ALIVE_SECONDS
         for endpoint in list(self._endpoints.values()):
             if endpoint.is_present and endpoint.attachment in self.runner.session.attachments:
-                self.runner.submit(ev.Alive(endpoint.attachment))
+                # What a server's extension keeps open is no sign that its user is still there.
+                if endpoint.grant.id not in self.held:
+                    self.runner.submit(ev.Alive(endpoint.attachment))
             else:
                 self._presence(endpoint.grant.id)
 
@@ -142,6 +160,7 @@ class GrantEndpoints:
         if endpoint.attachment in self.runner.session.attachments:
             return
         grant = endpoint.grant
+        holder = self.held.get(grant.id)
         self.runner.submit(
             ev.Attach(
                 Attachment(
@@ -150,7 +169,8 @@ class GrantEndpoints:
                     grant.role,
                     grant.transport,
                     grant.id,
-                    client="kernel protocol",
+                    persistent=holder is None,
+                    client="kernel protocol" if holder is None else holder.client,
                 )
             )
         )

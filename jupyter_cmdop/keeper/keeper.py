@@ -344,7 +344,7 @@ class Keeper:
         }
 
     def _connections(self) -> int:
-        return self.websockets.count + sum(1 for endpoint in self.grants.endpoints() if endpoint.is_present)
+        return self.websockets.count + self.grants.present
 
     def status(self, *, processes: bool = True) -> dict[str, Any]:
         """The shape `Status` of the link.

@@ -55,6 +55,9 @@ class InviteArgs(msgspec.Struct):
     role: Literal["observer", "peer", "owner"] = "peer"
     expires_seconds: float | None = None
     transport: Literal["ipc", "tcp"] = "ipc"
+    held: bool = False
+    """A Jupyter server's, for a client inside it: it ends with this link, is no presence, and speaks for the user
+    whom the server has verified, not on the owner's behalf."""
 
 
 class RevokeArgs(msgspec.Struct):

@@ -431,6 +431,7 @@ class LinkServer:
     def forget(self, connection: LinkConnection, reason: str) -> None:
         self.connections.discard(connection)
         if connection.attachment is not None:
+            self._desk.let_go(connection.attachment.id)
             self.runner.submit(ev.Detach(connection.attachment.id, reason))
 
     def close_grant(self, grant: str, reason: str) -> None:

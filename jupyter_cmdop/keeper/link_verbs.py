@@ -244,6 +244,7 @@ class LinkVerbs:
                     "created": created or None,
                     "connected": endpoint is not None and endpoint.is_present,
                     "connection_file": str(file) if file else None,
+                    "held": grant.id in self._desk.held,
                 }
             )
         self.runner.recorder.show(call.result, {"grants": found})
@@ -308,7 +309,10 @@ class LinkVerbs:
         seconds = args.expires_seconds
         if seconds is not None and not 0 < seconds <= MAX_EXPIRES_SECONDS:
             raise BadArguments(f"expires_seconds must be more than 0 and at most {MAX_EXPIRES_SECONDS:.0f}")
-        on_behalf_of = None if name == call.actor.id else call.actor.id
+        holder = call.connection.attachment if args.held else None
+        if holder is not None and (holder.role != "owner" or holder.grant is not None):
+            raise BadArguments("only the owner's own programs hold grants for others")
+        on_behalf_of = None if name == call.actor.id or args.held else call.actor.id
         actor = (
             runner.owner if name == runner.owner.id else Actor(name, kind, args.name or name, on_behalf_of)
         )
@@ -320,7 +324,10 @@ class LinkVerbs:
             args.transport,
             None if seconds is None else time.monotonic() + seconds,
         )
+        if holder is not None:
+            self._desk.held[grant.id] = holder
         if self._submit(call, ev.Invite(call.attachment, grant)) is None:
+            self._desk.held.pop(grant.id, None)
             return
         endpoint = self._desk.endpoint(grant.id)
         # Its sockets or its file may not have been made.
@@ -345,6 +352,7 @@ class LinkVerbs:
                 "expires": expiry(seconds),
                 "grant": grant.id,
                 "transport": args.transport,
+                "held": holder is not None,
             },
         )
 

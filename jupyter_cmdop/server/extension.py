@@ -24,6 +24,7 @@ from jupyter_cmdop.client.errors import PlaceError
 from jupyter_cmdop.core.grants import Role
 
 from . import events
+from .beside import Beside, ServerHandler, slots, summary, take_routes_back
 from .grants import GrantGate
 from .handlers import SessionActionHandler
 from .identity import People
@@ -82,6 +83,7 @@ class CmdopApp(ExtensionApp):
         super()._link_jupyter_server_extension(serverapp)
         self.workspace: Workspace | None = None
         self.websockets: OpenWebsockets | None = None
+        self.beside: Beside | None = None
         obstacle = self._obstacle(serverapp)
         if obstacle:
             self.log.warning("jupyter_cmdop leaves kernels as they are: %s", obstacle)
@@ -150,14 +152,18 @@ class CmdopApp(ExtensionApp):
             provider, seen=self.websockets.seen, logged_out=self.websockets.logged_out
         )
         # Rules that are added later are tried before the stock ones.
-        kernels = url_path_join(application.settings["base_url"], "api", "kernels", _KERNEL)
-        application.add_handlers(
-            ".*$",
-            [
-                (rf"{kernels}/channels", SessionWebsocketHandler),
-                (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
-            ],
-        )
+        application.add_handlers(".*$", self._rules())
+        self.beside = Beside(manager, people)
+        self.log.info("Kernels are sessions: %s", summary(slots(self.serverapp)))
+
+    def _rules(self) -> list[Any]:
+        base_url = cast("ServerApp", self.serverapp).web_app.settings["base_url"]
+        kernels = url_path_join(base_url, "api", "kernels", _KERNEL)
+        return [
+            (rf"{kernels}/channels", SessionWebsocketHandler),
+            (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
+            (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
+        ]
 
     def _settings(self, workspace: Workspace) -> Settings:
         return Settings(
@@ -175,6 +181,7 @@ class CmdopApp(ExtensionApp):
             raise AssertionError("a server has its event logger before it loads extensions")
         events.register(logger)
         manager.on_entry(lambda session, entry: events.emit_entry(logger, session, entry))
+        manager.on_action(lambda *action: events.emit_action(logger, *action))
         manager.on_change(lambda session, action, message: events.emit(logger, session, action, message))
 
     # ------------------------------------------------------------------ running
@@ -184,6 +191,10 @@ class CmdopApp(ExtensionApp):
             return
         manager = serverapp.kernel_manager
         if isinstance(manager, SessionKernelManager):
+            application = serverapp.web_app
+            take_routes_back(application, application.settings["base_url"], self._rules())
+            if self.beside is not None:
+                self.beside.guard(application, application.settings["base_url"])
             self._stop_on_interrupt(serverapp)
             await manager.adopt_all()
             self.websockets.start()

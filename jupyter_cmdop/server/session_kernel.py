@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.aio import AsyncConnection
@@ -15,8 +19,9 @@ from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, Reques
 from jupyter_cmdop.client.registry import Found, Registry
 from jupyter_cmdop.core.refusal import Refusal
 
-from .events import JOURNAL_TYPES
+from .events import JOURNAL_TYPES, Action
 from .identity import Person
+from .inside import InsideClients
 from .metrics import Measured
 
 log = logging.getLogger(__name__)
@@ -29,6 +34,8 @@ AGAIN_SECONDS = 0.5
 JOURNAL_AGAIN_SECONDS = 60.0
 """After which a journal that could not be read is followed again."""
 RESTART_SECONDS = 120.0
+
+RestartEvent = Literal["restart", "dead"]
 
 
 class SessionKernel:
@@ -51,6 +58,8 @@ class SessionKernel:
         changed: Callable[[SessionKernel], None],
         gone: Callable[[SessionKernel, str, str], None],
         recorded: Callable[[SessionKernel, Mapping[str, Any]], None],
+        acted: Callable[[SessionKernel, Action, ClientError | None], None],
+        person: Callable[[], Person],
     ) -> None:
         self.kernel_id = kernel_id
         self.name = name
@@ -65,6 +74,13 @@ class SessionKernel:
         self._changed = changed
         self._gone = gone
         self._recorded = recorded
+        self._acted = acted
+        self._cwd: str | None = None
+        self._handing_over = 0
+        self._person = person
+        self.inside = InsideClients(lambda: self.name, link, person)
+        self._restart_callbacks: dict[RestartEvent, list[Callable[[], Any]]] = {"restart": [], "dead": []}
+        self._callbacks: set[asyncio.Task[Any]] = set()
         self._measured = Measured()
         self._seq: int | None = None
         self._heard = asyncio.Event()
@@ -94,6 +110,75 @@ class SessionKernel:
     async def is_alive(self) -> bool:
         return self.execution_state != "dead"
 
+    # --- as a kernel manager, for other extensions of the server
+
+    @property
+    def client_factory(self) -> type[AsyncKernelClient]:
+        return AsyncKernelClient
+
+    client_class = "jupyter_client.asynchronous.AsyncKernelClient"
+
+    @property
+    def connection_file(self) -> str:
+        return self.inside.held().connection_file
+
+    def get_connection_info(self, session: bool = False) -> dict[str, Any]:
+        """A connection of its own for whoever asks; the kernel's is nobody's."""
+        info = self.inside.connection_info()
+        if session:
+            made = self.inside.client().session
+            info = {name: value for name, value in info.items() if name not in ("key", "signature_scheme")}
+            info["session"] = made
+        return info
+
+    def client(self, **kwargs: Any) -> AsyncKernelClient:
+        return self.inside.client(**kwargs)
+
+    async def interrupt_kernel(self) -> None:
+        await self.interrupt(self._person())
+
+    async def restart_kernel(self, now: bool = False, newports: bool = False, **kwargs: Any) -> None:
+        await self.restart(self._person())
+
+    async def shutdown_kernel(self, now: bool = False, restart: bool = False) -> None:
+        await (self.restart if restart else self.close)(self._person())
+
+    def add_restart_callback(self, callback: Callable[[], Any], event: RestartEvent = "restart") -> None:
+        self._restart_callbacks[event].append(callback)
+
+    def remove_restart_callback(self, callback: Callable[[], Any], event: RestartEvent = "restart") -> None:
+        if callback in self._restart_callbacks[event]:
+            self._restart_callbacks[event].remove(callback)
+
+    def _tell(self, event: RestartEvent) -> None:
+        for callback in list(self._restart_callbacks[event]):
+            try:
+                made = callback()
+            except Exception:  # an extension's fault is not ours to end with
+                log.exception("an extension failed when told that the kernel of %s is %s", self.name, event)
+                continue
+            if inspect.isawaitable(made):
+                task: asyncio.Task[Any] = asyncio.ensure_future(made)
+                self._callbacks.add(task)
+                task.add_done_callback(self._callbacks.discard)
+
+    async def resolve_path(self, path: str) -> str | None:
+        """The file that `path` is for the kernel; a relative one starts where the kernel was started."""
+        return await asyncio.to_thread(_resolve, self._cwd, path)
+
+    @contextmanager
+    def handing_over(self) -> Iterator[None]:
+        """Count a websocket from now on: its client has its answer, and may ask, before the keeper's word is here."""
+        self._handing_over += 1
+        self.connections += 1
+        try:
+            yield
+        except BaseException:
+            self.connections -= 1
+            raise
+        finally:
+            self._handing_over -= 1
+
     # --- watching
 
     def watch(self) -> None:
@@ -116,6 +201,7 @@ class SessionKernel:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        self.inside.close()
 
     async def ask(self, verb: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the server's own link, as the owner.
@@ -138,6 +224,7 @@ class SessionKernel:
             try:
                 async with await AsyncConnection.connect(self.link, client=CLIENT) as connection:
                     self._connection = connection
+                    self._cwd = connection.welcome.session.get("cwd")
                     async with self._journal_followed(connection):
                         await self._listen(connection)
             except (ClientError, OSError) as error:
@@ -149,6 +236,8 @@ class SessionKernel:
                 self.execution_state, self.reason = "dead", end[1]
                 self._heard.set()
                 self._gone(self, *end)
+                self._tell("dead")
+                self.inside.close()
                 return
             await asyncio.sleep(AGAIN_SECONDS)
 
@@ -187,7 +276,7 @@ class SessionKernel:
             log.warning("the keeper of %s does not say where its journal ends: it is not followed", self.name)
             return
         while connection.failure is None:
-            wanted = calls.log(after=self._seq, types=JOURNAL_TYPES, follow=True)
+            wanted = calls.log(after=self._seq, types=(*JOURNAL_TYPES, "revoked"), follow=True)
             try:
                 async with await connection.stream(wanted.verb, wanted.args) as stream:
                     async for item in stream:
@@ -205,13 +294,19 @@ class SessionKernel:
         seq = entry.get("seq")
         if isinstance(seq, int):
             self._seq = seq
-        self._recorded(self, entry)
+        if entry.get("type") == "revoked":
+            self.inside.revoked(str(entry.get("grant")))
+        else:
+            self._recorded(self, entry)
 
     def _take(self, said: Mapping[str, Any]) -> None:
         self.name = str(said.get("name") or self.name)
         self.execution_state = str(said.get("execution_state") or self.execution_state)
-        self.connections = int(said.get("connections") or 0)
-        self.incarnation = int(said.get("incarnation") or 0)
+        connections = int(said.get("connections") or 0)
+        self.connections = max(connections, self.connections) if self._handing_over else connections
+        earlier, self.incarnation = self.incarnation, int(said.get("incarnation") or 0)
+        if 0 < earlier < self.incarnation:
+            self._tell("restart")
         self.reason = str(said.get("reason") or "")
         active = _moment(said.get("last_activity"))
         if active is not None:
@@ -238,24 +333,39 @@ class SessionKernel:
                 )
             yield connection
 
+    @asynccontextmanager
+    async def _telling(self, action: Action) -> AsyncIterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            self._acted(self, action, error)
+            raise
+        self._acted(self, action, None)
+
     async def interrupt(self, person: Person) -> None:
-        async with self.acting(person) as link:
+        async with self._telling("interrupt"), self.acting(person) as link:
             await link.request("interrupt", {"operation": None})
 
     async def restart(self, person: Person) -> None:
         """Return when the new incarnation can be used; several who ask at once get one restart."""
-        async with self.acting(person) as link:
+        async with self._telling("restart"), self.acting(person) as link:
             result = await link.request("restart", {}, timeout_seconds=RESTART_SECONDS)
-            self.incarnation = int(result.get("incarnation") or self.incarnation)
+            earlier, self.incarnation = (
+                self.incarnation,
+                int(result.get("incarnation") or self.incarnation),
+            )
+        if 0 < earlier < self.incarnation:
+            self._tell("restart")
 
     async def close(self, person: Person, *, client: str = CLIENT) -> None:
         """End the session for everybody. One that has ended already is as well."""
-        try:
-            async with self.acting(person, client=client) as link:
-                await link.request("close", {"force": True})
-        except KeeperGone:
-            if await asyncio.to_thread(why_gone, self.kernel_id) is None:
-                raise
+        async with self._telling("shutdown"):
+            try:
+                async with self.acting(person, client=client) as link:
+                    await link.request("close", {"force": True})
+            except KeeperGone:
+                if await asyncio.to_thread(why_gone, self.kernel_id) is None:
+                    raise
 
 
 def why_gone(kernel_id: str) -> tuple[str, str] | None:
@@ -273,6 +383,18 @@ def why_gone(kernel_id: str) -> tuple[str, str] | None:
         return None
     is_closed = found.record is not None and found.record.state == "closed"
     return ("closed" if is_closed else "lost"), found.liveness.reason
+
+
+def _resolve(directory: str | None, path: str) -> str | None:
+    try:
+        found = Path(path).expanduser()
+        if not found.is_absolute():
+            if directory is None:
+                return None
+            found = (Path(directory) / found).resolve()
+        return found.as_posix() if found.exists() else None
+    except (OSError, RuntimeError, ValueError):  # no such user's home, a loop of links, a null byte
+        return None
 
 
 def _head(status: Mapping[str, Any]) -> int | None:

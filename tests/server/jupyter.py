@@ -71,10 +71,12 @@ class Server:
         tls: tuple[Path, Path] | None = None,
         wait: bool = True,
         token: str = TOKEN,
+        python: Path | str = sys.executable,
     ) -> None:
         self.home = home
         self.root = root
         self.token = token
+        self.python = python
         self.port = port or free_port()
         self.tls = tls
         self.log = home.root / f"server-{self.port}-{uuid.uuid4().hex[:6]}.log"
@@ -83,7 +85,7 @@ class Server:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable,
+                    str(python),
                     "-m",
                     "jupyter_server",
                     "--allow-root",
@@ -153,6 +155,7 @@ class Server:
             tls=self.tls,
             wait=wait,
             token=self.token,
+            python=self.python,
             **options,
         )
 

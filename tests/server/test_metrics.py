@@ -20,7 +20,9 @@ from prometheus_client import REGISTRY
 from jupyter_cmdop.client.errors import KeeperGone, RequestFailed
 from jupyter_cmdop.client.protocol import Item
 from jupyter_cmdop.client.session import Session
+from jupyter_cmdop.core.actor import Actor
 from jupyter_cmdop.server import events, metrics, session_kernel
+from jupyter_cmdop.server.identity import Person
 from jupyter_cmdop.server.metrics import Measured
 from jupyter_cmdop.server.session_kernel import SessionKernel
 from tests.server.jupyter import Server, Servers
@@ -229,7 +231,7 @@ class FakeLink:
         if verb == "activity":
             return self.activity
         assert args["follow"]
-        assert set(args["types"]) == set(events.JOURNAL_TYPES)
+        assert set(args["types"]) == {*events.JOURNAL_TYPES, "revoked"}
         self.after.append(args["after"])
         return self.log.pop(0)
 
@@ -270,6 +272,8 @@ def test_journal_is_followed_from_its_head_and_after_a_break_from_what_was_told(
             changed=lambda session: None,
             gone=lambda session, how, why: None,
             recorded=recorded,
+            acted=lambda session, action, error: None,
+            person=lambda: Person(Actor("me"), "owner"),
         )
         kernel.watch()
         seen = [await told.get() for _ in range(3)]
