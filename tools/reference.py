@@ -15,6 +15,8 @@ import ast
 import inspect
 import json
 import sys
+import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 SCHEMAS = ROOT / "jupyter_cmdop" / "schemas"
+DIFFERENCES = ROOT / "tests" / "stock" / "differences.toml"
 NOTICE = "<!-- written by tools/reference.py, do not edit: change the code and run `make docs` -->"
 
 # What each refusal means, for a person. A code without a line here fails the generator.
@@ -247,12 +250,35 @@ def server_page() -> str:
     return _text([*lines, ""])
 
 
+def stock_page() -> str:
+    differences = tomllib.loads(DIFFERENCES.read_text(encoding="utf-8"))["difference"]
+    lines = [
+        "# What jupyter_server's own tests see differently",
+        "",
+        NOTICE,
+        "",
+        "jupyter_server comes with tests of its own, for kernels (`tests/services/kernels`) and for notebook sessions",
+        "(`tests/services/sessions`). `tests/stock` runs those of the installed version against servers that have this",
+        "extension. All of them pass but the ones below, each on purpose. The list is checked both ways: a test that",
+        "fails and is not here fails ours, and so does one that is here and passes.",
+        "",
+        "Many of these tests name Jupyter's kernel manager in their configuration. Where it is the default one, the",
+        "name is taken away, as the extension respects a choice; where it is another, the extension leaves kernels as",
+        "they are, and the test passes because of that.",
+    ]
+    for difference in differences:
+        lines += ["", f"## {difference['title']}", "", *textwrap.wrap(difference["reason"], 120), ""]
+        lines += [f"- `{test}`" for test in difference["tests"]]
+    return _text([*lines, ""])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "shapes.md": shapes_page,
     "refusals.md": refusals_page,
     "floor.md": floor_page,
     "server.md": server_page,
+    "stock-server-tests.md": stock_page,
 }
 
 

@@ -180,7 +180,9 @@ def _ls(verbs: _Verbs) -> None:
     parser = verbs.add(
         "ls", "listing:ls", "list sessions", examples=("ls", "ls --all --json"), name=None, reads_only=True
     )
-    parser.add_argument("--all", action="store_true", help="past sessions too")
+    parser.add_argument(
+        "--all", action="store_true", help="all past sessions too, not only those lost within a day"
+    )
 
 
 def _status(verbs: _Verbs) -> None:
@@ -447,7 +449,9 @@ def _doctor(verbs: _Verbs) -> None:
         name=None,
         reads_only=True,
     )
-    parser.add_argument("--sweep", action="store_true", help="tidy lost sessions away; their journals stay")
+    parser.add_argument(
+        "--sweep", action="store_true", help="tidy lost sessions away, out of `ls`; their journals stay"
+    )
 
 
 def _demo(verbs: _Verbs) -> None:

@@ -144,11 +144,12 @@ class AsyncConnection:
             await self._drain()
 
     async def close(self) -> None:
+        # Whoever closes may be cancelled while he waits: what must be done is done before the first wait.
+        self._writer.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._end("this side closed the link")
-        self._writer.close()
         try:
             await self._writer.wait_closed()
         except OSError:

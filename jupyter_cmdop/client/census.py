@@ -141,12 +141,22 @@ def _answer(pointer: Pointer, liveness: Liveness, caller: _Caller | None) -> Ans
 
 
 def take_census(registry: Registry, *, past: bool = False) -> list[LsItem]:
-    """All live, starting, silent and lost sessions by name, then with `past` those that ended, youngest first."""
+    """All live, starting, silent and lost sessions by name, then those that ended, youngest first.
+
+    Args:
+        past: all that ended; else those that were lost within a day and nobody has put away.
+    """
     pointers = registry.list_pointers()
     items = [describe(answer) for answer in ask_all(pointers)]
+    known = {pointer.id for pointer in pointers}
     if past:
-        known = {pointer.id for pointer in pointers}
-        items += [describe_past(record) for record in registry.list_records() if record.id not in known]
+        return items + [describe_past(record) for record in registry.list_records() if record.id not in known]
+    # One whose name somebody has given to another session since is not missed any more.
+    names = {pointer.name.casefold() for pointer in pointers}
+    for record in registry.list_lost():
+        if record.id not in known and record.name.casefold() not in names:
+            names.add(record.name.casefold())
+            items.append(describe_past(record))
     return items
 
 

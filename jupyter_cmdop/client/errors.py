@@ -4,6 +4,7 @@ ClientError
  +-- PlaceError        a directory or file of ours is missing, foreign or unsafe; the message says what to do
  +-- UnknownSession    no live or past session bears this name
  +-- SpawnFailed       the keeper did not start; what was made for it has been removed
+ +-- IdTaken           a session, live or past, has the id that was chosen for a new one
  +-- GrantFileError    the connection file that should name the caller cannot be used
  +-- Refused           the keeper understood and said no: a `core.refusal.Refusal` with what helps
  +-- KeeperGone        the link closed: what was asked and not answered has an unknown outcome
@@ -82,6 +83,12 @@ class SpawnFailed(ClientError):
         super().__init__(message, next=next)
         self.keeper_code = code
         self.log = log
+
+
+class IdTaken(ClientError):
+    """A session has or had the id that was chosen for a new one; its record is not written over."""
+
+    code = "id_taken"
 
 
 class GrantFileError(ClientError):

@@ -29,10 +29,12 @@ import msgspec
 from jupyter_cmdop.core.refusal import Refusal
 
 from . import places, processes
-from .errors import PlaceError, Refused, UnknownSession
+from .errors import IdTaken, PlaceError, Refused, UnknownSession
 
 LOCK_SECONDS = 10.0
 """How long a change waits for the registry lock; its holders only write one small file."""
+LOST_SECONDS = 24 * 3600.0
+"""How long a session that was tidied away by itself is still told of, unless a person has put it away."""
 STARTING_SECONDS = 120.0
 """A reserved name whose spawner is gone is given up after this; its spawner would have removed it."""
 
@@ -80,6 +82,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     state: str = "open"
     reason: str | None = None
+    put_away: bool = False  # somebody has seen that it is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,29 @@ class Registry:
                 records.append(record)
         return sorted(records, key=lambda record: record.closed or record.created, reverse=True)
 
+    def list_lost(self) -> list[Record]:
+        """Those that were lost lately, were tidied away, and nobody has put away; the youngest first.
+
+        A Jupyter server tidies at once. Whoever looks in the morning shall learn what happened in the night.
+        """
+        since = time.time() - LOST_SECONDS
+        records = []
+        for path in self.sessions.glob("*/session.json"):
+            try:
+                if path.stat().st_mtime < since:
+                    continue
+            except FileNotFoundError:
+                continue
+            record = _convert(Record, _read_json(path))
+            if (
+                record is not None
+                and record.id == path.parent.name
+                and record.state == "lost"
+                and not record.put_away
+            ):
+                records.append(record)
+        return sorted(records, key=lambda record: record.closed or record.created, reverse=True)
+
     def record(self, session_id: str) -> Record | None:
         if not _UUID.fullmatch(session_id):
             return None
@@ -302,6 +328,7 @@ class Registry:
 
         Raises:
             Refused: `name_taken`, by a session that is not known to be lost; names that differ only in case clash.
+            IdTaken: a session, live or past, has `session_id`.
         """
         pointer = self._starting(
             name,
@@ -314,6 +341,8 @@ class Registry:
         )
         with self.locked():
             self._free_name(name, except_id=pointer.id)
+            if self.pointer_path(pointer.id).exists() or (self.sessions / pointer.id).exists():
+                raise IdTaken(f"a session has or had the id {pointer.id}")
             self._write(pointer.id, msgspec.to_builtins(pointer))
         return pointer
 
@@ -378,10 +407,32 @@ class Registry:
         directory = places.private_dir(places.private_dir(self.sessions) / record.id)
         places.write_private_file(directory / "session.json", msgspec.json.encode(record))
 
-    def sweep(self) -> list[Swept]:
-        """Tidy away what is proved lost: pointer and sockets go, the record says why, the journal stays."""
-        if not os.path.lexists(self.pointers):
-            return []
+    def sweep(self, *, put_away: bool = False) -> list[Swept]:
+        """Tidy away what is proved lost: pointer and sockets go, the record says why, the journal stays.
+
+        Args:
+            put_away: a person asks for it: what is lost, also what was tidied away before, leaves `ls`.
+
+        Returns:
+            What was tidied or put away now.
+        """
+        swept = []
+        if os.path.lexists(self.pointers):
+            swept = self._sweep()
+        if put_away:
+            swept += self._put_away({item.id for item in swept})
+        return swept
+
+    def _put_away(self, known: set[str]) -> list[Swept]:
+        lost = self.list_lost()
+        for record in lost:
+            path = self.sessions / record.id / "session.json"
+            data = _read_json(path)
+            if data is not None:
+                places.write_private_file(path, msgspec.json.encode({**data, "put_away": True}))
+        return [Swept(r.id, r.name, past_reason(r)) for r in lost if r.id not in known]
+
+    def _sweep(self) -> list[Swept]:
         swept = []
         with self.locked():
             for pointer in self.list_pointers():

@@ -109,6 +109,7 @@ def spawn(
     Raises:
         BadName: `name` may not name a session.
         Refused: `name_taken`.
+        IdTaken: a session, live or past, has `session_id`.
         SpawnFailed: with the keeper's message and the end of its log. Nothing is left behind.
         PlaceError: a directory cannot be made or trusted.
     """

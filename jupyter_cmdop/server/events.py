@@ -2,6 +2,8 @@
 
 `session` is told by the kernel manager. `floor` and `operation` are told from the journal: each is an entry that a
 keeper has recorded, reduced to the keys below. What is typed and what comes out is never among them.
+
+Beside them there is Jupyter's own `kernel_actions`, which tells of what is done to kernels through this server.
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jupyter_events import EventLogger
 from jupyter_events.schema_registry import SchemaRegistryException
+from jupyter_server import DEFAULT_EVENTS_SCHEMA_PATH
+
+from jupyter_cmdop.client.errors import ClientError, Refused
+
+from .errors import http_error
 
 if TYPE_CHECKING:
     from .session_kernel import SessionKernel
@@ -106,9 +113,18 @@ OPERATION_SCHEMA: dict[str, Any] = {
 }
 SCHEMAS: Final = (SESSION_SCHEMA, FLOOR_SCHEMA, OPERATION_SCHEMA)
 
+ACTIONS_SCHEMA_ID: Final = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+Action = Literal["start", "interrupt", "restart", "shutdown"]
+_DONE: Final[Mapping[Action, str]] = {
+    "start": "started",
+    "interrupt": "interrupted",
+    "restart": "restarted",
+    "shutdown": "shutdown",
+}
+
 
 def register(logger: EventLogger) -> None:
-    for schema in SCHEMAS:
+    for schema in (*SCHEMAS, DEFAULT_EVENTS_SCHEMA_PATH / "kernel_actions" / "v1.yaml"):
         try:
             logger.register_event_schema(schema)
         except SchemaRegistryException:
@@ -126,6 +142,25 @@ def emit(logger: EventLogger, session: SessionKernel, action: str, message: str)
             "message": message,
         },
     )
+
+
+def emit_action(
+    logger: EventLogger, kernel_id: str, kernel_name: str, action: Action, error: ClientError | None
+) -> None:
+    """Tell what was done to a kernel as Jupyter's own kernel manager tells it, in its schema and its words.
+
+    Of a refusal the code is told and not the text, which may have somebody's reason in it.
+    """
+    data: dict[str, Any] = {"action": action, "kernel_id": kernel_id, "kernel_name": kernel_name}
+    if error is None:
+        data |= {"status": "success", "msg": f"Kernel {kernel_id} was {_DONE[action]}."}
+    else:
+        data |= {"status": "error", "status_code": http_error(error).status_code}
+        data["msg"] = error.refusal.code if isinstance(error, Refused) else error.message
+    try:
+        logger.emit(schema_id=ACTIONS_SCHEMA_ID, data=data)
+    except Exception as failure:  # noqa: BLE001 (modifiers and handlers are other people's code)
+        log.warning("%s of %s is not told: %r", action, kernel_id, failure)
 
 
 def emit_entry(logger: EventLogger, session: SessionKernel, entry: Mapping[str, Any]) -> None:

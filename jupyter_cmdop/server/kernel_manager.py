@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+from jupyter_client.kernelspec import NATIVE_KERNEL_NAME, KernelSpec, KernelSpecManager, NoSuchKernel
 from jupyter_core.utils import ensure_async
 from jupyter_server.prometheus.metrics import KERNEL_CURRENTLY_RUNNING_TOTAL
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
@@ -26,10 +26,11 @@ from jupyter_server.utils import ApiPath
 from tornado import web
 
 from jupyter_cmdop.client.errors import ClientError, Refused, UnknownSession
-from jupyter_cmdop.client.registry import Pointer, Registry, facts
+from jupyter_cmdop.client.registry import Pointer, Registry, facts, past_reason
 from jupyter_cmdop.client.spawn import Spawned, reap, spawn
 
-from .errors import http_error
+from .errors import http_error, problem
+from .events import Action
 from .identity import People, Person
 from .naming import base_name, free_names
 from .session_kernel import SessionKernel
@@ -44,6 +45,7 @@ LOOK_SECONDS = 1.0
 SPAWNS_AT_ONCE = 8
 
 Listener = Callable[[SessionKernel, str, str], None]
+ActionListener = Callable[[str, str, Action, ClientError | None], None]
 EntryListener = Callable[[SessionKernel, Mapping[str, Any]], None]
 
 
@@ -64,6 +66,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
         self._starting: set[str] = set()
         self._listeners: list[Listener] = []
         self._entry_listeners: list[EntryListener] = []
+        self._action_listeners: list[ActionListener] = []
 
     @property
     def _specs(self) -> KernelSpecManager:
@@ -98,6 +101,18 @@ class SessionKernelManager(AsyncMappingKernelManager):
     def __contains__(self, kernel_id: str) -> bool:
         self.check_ready()
         return kernel_id in self._kernels
+
+    def _check_kernel_id(self, kernel_id: str) -> None:
+        """Raise HTTPError 404 when there is no such kernel; for a session that ended it says how."""
+        if kernel_id in self:
+            return
+        record = Registry.of_user().record(kernel_id)
+        if record is None or record.state == "open":  # one that lives, in another workspace
+            raise problem(404, f"Kernel does not exist: {kernel_id}")
+        state = "has ended" if record.state == "closed" else "is lost"
+        raise problem(
+            404, f"Kernel does not exist: session {record.name} ({kernel_id}) {state}: {past_reason(record)}"
+        )
 
     def list_kernels(self) -> list[dict[str, Any]]:
         self.check_ready()
@@ -193,6 +208,8 @@ class SessionKernelManager(AsyncMappingKernelManager):
             changed=self._session_changed,
             gone=self._session_gone,
             recorded=self._session_recorded,
+            acted=self._session_acted,
+            person=self.people.current,
         )
         self._kernels[pointer.id] = session
         KERNEL_CURRENTLY_RUNNING_TOTAL.labels(type=session.kernel_name).inc()
@@ -221,6 +238,19 @@ class SessionKernelManager(AsyncMappingKernelManager):
         for listener in self._entry_listeners:
             listener(session, entry)
 
+    def _session_acted(self, session: SessionKernel, action: Action, error: ClientError | None) -> None:
+        self._tell_action(session.kernel_id, session.kernel_name, action, error)
+
+    def _tell_action(
+        self, kernel_id: str, kernel_name: str, action: Action, error: ClientError | None = None
+    ) -> None:
+        for listener in self._action_listeners:
+            listener(kernel_id, kernel_name, action, error)
+
+    def on_action(self, listener: ActionListener) -> None:
+        """Have `listener` told of what is done to sessions through this server, and of what failed."""
+        self._action_listeners.append(listener)
+
     def on_change(self, listener: Listener) -> None:
         """Have `listener` told of sessions that were started, closed or lost."""
         self._listeners.append(listener)
@@ -246,6 +276,8 @@ class SessionKernelManager(AsyncMappingKernelManager):
             self.log.info("Using existing kernel: %s", found)
             return found
         kernel_name = kwargs.pop("kernel_name", None) or self.default_kernel_name
+        if kernel_name == "python":  # as jupyter_client's manager of one kernel has it
+            kernel_name = NATIVE_KERNEL_NAME
         spec = await self._in_thread(self._specs.get_kernel_spec, kernel_name)
         if not await self._is_session_wanted(kernel_name, spec):
             return str(
@@ -294,12 +326,14 @@ class SessionKernelManager(AsyncMappingKernelManager):
             )
         except ClientError as error:
             self.log.error("The session %s could not be started: %s", base, error)
+            self._tell_action(chosen_id, kernel_name, "start", error)
             raise http_error(error) from error
         finally:
             self._starting.discard(chosen_id)
         await session.heard(FIRST_WORD_SECONDS)
         self.log.info("Kernel started: %s (session %s)", chosen_id, session.name)
         self._tell(session, "started", "")
+        self._tell_action(chosen_id, kernel_name, "start")
         return chosen_id
 
     def _opener(self) -> str:
@@ -502,20 +536,25 @@ class SessionKernelManager(AsyncMappingKernelManager):
         try:
             await self.close_session(stop.session, self.people.owner, client="jupyter server: it stops")
         except web.HTTPError as error:
-            self.log.error("Session %s could not be ended: %s", stop.session.name, error.log_message)
+            self.log.error("Session %s could not be ended: %s", stop.session.name, error)
 
     async def _in_thread(self, function: Any, *args: Any) -> Any:
         """Run what reads files, or starts a process, beside the loop and beside other people's thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
-def _checked_id(kernel_id: str) -> str:
+def is_kernel_id(value: object) -> bool:
+    """Whether a client's choice can be the id of a session."""
     try:
-        if str(uuid.UUID(kernel_id)) == kernel_id:
-            return kernel_id
+        return str(uuid.UUID(str(value))) == value
     except ValueError:
-        pass
-    raise web.HTTPError(400, "a kernel id is a UUID in lower case, not %r", kernel_id)
+        return False
+
+
+def _checked_id(kernel_id: str) -> str:
+    if is_kernel_id(kernel_id):
+        return kernel_id
+    raise problem(400, f"a kernel id is a UUID in lower case, not {kernel_id!r}")
 
 
 def _find_pointer(kernel_id: str) -> Pointer | None:

@@ -119,8 +119,9 @@ class HandingOver:
         leftover = bytes(stream._read_buffer[: stream._read_buffer_size])  # noqa: SLF001 (there is no public name)
         stream.close()
         try:
-            link.give(descriptor, args, leftover)
-            attachment = await link.taken()
+            with self._session.handing_over():
+                link.give(descriptor, args, leftover)
+                attachment = await link.taken()
         except (ClientError, OSError) as error:
             self._failed(handler, error)
             refuse_bare(descriptor)
@@ -138,9 +139,10 @@ class HandingOver:
         ours, theirs = socket.socketpair()
         stream = handler.detach()
         try:
-            with theirs:
-                link.give(theirs.fileno(), {**args, "spliced": True}, b"")
-            attachment = await link.taken()
+            with self._session.handing_over():
+                with theirs:
+                    link.give(theirs.fileno(), {**args, "spliced": True}, b"")
+                attachment = await link.taken()
         except BaseException as error:
             ours.close()
             stream.close()

@@ -41,6 +41,21 @@ def test_many_requests_at_once(keeper: FakeKeeper) -> None:
     perform(scenario())
 
 
+def test_close_that_is_cancelled_leaves_nothing_open(keeper: FakeKeeper) -> None:
+    """Whoever watches a session is stopped just when its keeper ends, that is, in the middle of closing the link."""
+
+    async def scenario() -> None:
+        connection = await AsyncConnection.connect(str(keeper.link), client="test")
+        closing = asyncio.create_task(connection.close())
+        await asyncio.sleep(0)  # it runs up to its first wait
+        closing.cancel()
+        assert await asyncio.gather(closing, return_exceptions=True)
+        assert connection._writer.is_closing()
+        await connection.close()
+
+    perform(scenario())
+
+
 def test_refused_hello(keeper: FakeKeeper) -> None:
     keeper.hello_refusal = {"code": "revoked", "message": "gone"}
 

@@ -143,9 +143,40 @@ def test_past_sessions_only_when_asked(registry: Registry, keepers: MakeKeeper) 
         registry.write_record(
             Record(id=f"{number:08d}-0000-4000-8000-000000000000", name=f"old{number}", state=state)
         )
-    assert [item.name for item in sessions()] == ["now"]
+    assert [item.name for item in sessions()] == ["now", "old1"]  # lost is told of without being asked
     everything = {item.name: item.state for item in sessions(all=True)}
     assert everything == {"now": "open", "old0": "closed", "old1": "lost", "old2": "lost"}
+
+
+def test_a_lost_session_is_listed_until_somebody_has_seen_it(registry: Registry, keepers: MakeKeeper) -> None:
+    """A Jupyter server tidies at once what is lost; that alone must not hide the loss from whoever lists sessions."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    def lose(name: str) -> str:
+        made = registry.reserve(name)
+        registry.write_record(Record(id=made.id, name=name, created=made.created))
+        registry.update(made.id, pid=gone.pid, link="/l")
+        return made.id
+
+    def listed() -> dict[str, str]:
+        return {item.name: item.state for item in sessions()}
+
+    ids = [lose("one"), lose("Two"), lose("three")]
+    assert len(registry.sweep()) == 3
+    assert registry.list_pointers() == []
+    assert listed() == {"one": "lost", "Two": "lost", "three": "lost"}
+    # Its name is somebody else's now.
+    keepers("two")
+    assert listed() == {"two": "open", "one": "lost", "three": "lost"}
+    # It is a long time ago.
+    os.utime(registry.sessions / ids[0] / "session.json", (1.0, 1.0))
+    assert listed() == {"two": "open", "three": "lost"}
+    # Somebody has put it away, and says so once.
+    assert {item.name for item in registry.sweep(put_away=True)} == {"Two", "three"}
+    assert listed() == {"two": "open"}
+    assert registry.sweep(put_away=True) == []
+    assert {item.id for item in sessions(all=True) if item.state == "lost"} == set(ids)
 
 
 def test_link_outside_any_limit_is_unresponsive(registry: Registry, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_cmdop.client import places, processes
-from jupyter_cmdop.client.errors import PlaceError, Refused, UnknownSession
+from jupyter_cmdop.client.errors import IdTaken, PlaceError, Refused, UnknownSession
 from jupyter_cmdop.client.registry import (
     Pointer,
     ProcessRef,
@@ -191,6 +191,21 @@ def test_name_of_a_removed_session_can_be_used_again(registry: Registry) -> None
     first = registry.reserve("analysis")
     registry.remove(first.id)
     assert registry.reserve("analysis").id != first.id
+
+
+def test_id_of_a_live_or_a_past_session_is_not_given_again(registry: Registry) -> None:
+    """Whoever chooses an id would write over the pointer of the one, and over the journal of the other."""
+    places.private_dir(registry.sessions.parent)
+    live = registry.reserve("live")
+    with pytest.raises(IdTaken, match=live.id):
+        registry.reserve("other", session_id=live.id)
+    assert registry.list_pointers() == [live]
+    registry.write_record(Record(id=live.id, name="live", created=live.created))
+    registry.remove(live.id)
+    with pytest.raises(IdTaken, match=live.id):
+        registry.reserve("other", session_id=live.id)
+    assert registry.list_pointers() == []
+    assert registry.record(live.id) is not None
 
 
 def _try_to_reserve(directories: tuple[str, str], barrier: Any, answers: Any) -> None:

@@ -8,13 +8,16 @@ import re
 import signal
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
+from typing import Any
 
 import websocket
 
 from jupyter_cmdop.client.session import Session
+from jupyter_cmdop.journal.verify import verify
 from tests.server.jupyter import Answer, Server, keeper_pid, kernel_pid, wait_gone
-from tests.support import LIMIT_SECONDS, Gate, run_cli, wait_for_entry, wait_for_running
+from tests.support import LIMIT_SECONDS, Gate, Home, run_cli, wait_for_entry, wait_for_running
 
 
 def test_started_kernel_is_a_session_that_everybody_sees_at_once(server: Server) -> None:
@@ -63,6 +66,39 @@ def test_kernel_id_that_a_client_chooses_is_kept_and_must_be_a_uuid(server: Serv
     assert server.start_kernel(kernel_id=chosen) == chosen  # an existing one is opened
     assert len(server.kernels()) == 1
     assert server.post("/api/kernels", {"name": "python3", "kernel_id": "../../x"}).status == 400
+
+
+def test_kernel_id_of_a_past_session_is_not_used_again(server: Server, home: Home) -> None:
+    """A new keeper stopped at the old journal; what was cleared up after it was the journal itself."""
+    kernel_id = server.start_kernel()
+    with Session.open(kernel_id) as session:
+        session.run("6 * 7")
+    keeper = keeper_pid(kernel_id)
+    assert server.delete(f"/api/kernels/{kernel_id}").status == 204
+    wait_gone(keeper)
+    before = verify(home.session_dir(kernel_id))
+    assert before.ok
+    answer = server.post("/api/kernels", {"name": "python3", "kernel_id": kernel_id})
+    assert answer.status == 409
+    assert kernel_id in answer.data["message"]
+    assert verify(home.session_dir(kernel_id)) == before
+    assert server.kernels() == {}
+
+
+def test_path_is_resolved_from_where_the_kernel_was_started(server: Server) -> None:
+    below = server.root / "below"
+    below.mkdir(exist_ok=True)
+    (below / "data.csv").write_text("1\n")
+    kernel_id = server.start_kernel(path="below")
+
+    def resolved(path: str) -> list[Any]:
+        query = urllib.parse.urlencode({"kernel": kernel_id, "path": path})
+        return [r for r in server.get(f"/api/resolvePath?{query}").data["resolved"] if r["scope"] == "kernel"]
+
+    found = (below / "data.csv").resolve().as_posix()
+    assert resolved("data.csv") == resolved(found) == [{"scope": "kernel", "path": found}]
+    for nothing in ("other.csv", "~no-such-user/data.csv", "a\0b"):
+        assert resolved(nothing) == []
 
 
 def test_interrupt_reaches_what_runs(server: Server, gate: Gate) -> None:
@@ -150,7 +186,9 @@ def test_killed_keeper_is_noticed_and_its_kernel_goes_from_the_list(server: Serv
     kernel = kernel_pid(kernel_id)
     os.kill(keeper_pid(kernel_id), signal.SIGKILL)
     server.wait_for_end(kernel_id)
-    assert server.get(f"/api/kernels/{kernel_id}").status == 404
+    gone = server.get(f"/api/kernels/{kernel_id}")
+    assert gone.status == 404
+    assert "is lost" in gone.data["message"]
     wait_gone(kernel)
     assert "is lost" in server.text()
 
@@ -168,10 +206,43 @@ def test_event_bus_tells_of_sessions(server: Server) -> None:
         seen = []
         while "lost" not in seen:
             event = json.loads(events.recv())
-            if event.get("kernel_id") == kernel_id:
+            if event.get("kernel_id") == kernel_id and "/jupyter_cmdop/" in event["schema_id"]:
                 assert event["schema_id"].endswith("/jupyter_cmdop/session/v1")
                 seen.append(event["action"])
         assert seen == ["started", "lost"]
+    finally:
+        events.close()
+
+
+def test_event_bus_tells_of_actions_as_of_any_kernel(server: Server) -> None:
+    """Whoever watches a server by Jupyter's own `kernel_actions` sees sessions as well, and what failed."""
+    events = websocket.create_connection(
+        f"{server.url.replace('http', 'ws', 1)}/api/events/subscribe",
+        header=[f"Authorization: token {server.token}"],
+        timeout=LIMIT_SECONDS,
+        http_no_proxy=["127.0.0.1"],
+    )
+    try:
+        kernel_id = server.start_kernel()
+        assert server.post(f"/api/kernels/{kernel_id}/interrupt").status == 204
+        assert server.post(f"/api/kernels/{kernel_id}/restart").status == 200
+        keeper = keeper_pid(kernel_id)
+        assert server.delete(f"/api/kernels/{kernel_id}").status == 204
+        wait_gone(keeper)
+        assert server.post("/api/kernels", {"name": "python3", "kernel_id": kernel_id}).status == 409
+        seen = []
+        while len(seen) < 5:
+            event = json.loads(events.recv())
+            if event["schema_id"].endswith("/jupyter_server/kernel_actions/v1"):
+                assert (event["kernel_id"], event["kernel_name"]) == (kernel_id, "python3")
+                seen.append((event["action"], event["status"], event.get("status_code")))
+        assert seen == [
+            ("start", "success", None),
+            ("interrupt", "success", None),
+            ("restart", "success", None),
+            ("shutdown", "success", None),
+            ("start", "error", 409),
+        ]
     finally:
         events.close()
 
