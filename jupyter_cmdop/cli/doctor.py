@@ -319,7 +319,7 @@ def _end_hint(pointer: Pointer) -> str:
 
 def _sweep() -> Checks:
     try:
-        swept = Registry.of_user().sweep()
+        swept = Registry.of_user().sweep(put_away=True)
     except ClientError as error:
         yield _problem("sweep", error.message, " or ".join(error.next) or "see above")
         return

@@ -156,7 +156,9 @@ def _told(state: State, attachment: Attachment, loss: Loss) -> Refusal:
 def _barred(state: State, attachment: Attachment, event: ev.Submit) -> Refusal | None:
     if not state.is_barred(attachment.actor.id, explicit=event.input_class is InputClass.EXPLICIT):
         return None
-    return state.refusal("not_driver", f"{state.floor.driver} drives this session", next_=("take", "wait"))
+    floor = state.floor
+    why = f" ({floor.reason})" if floor.reason else ""  # who was never told of the take-over learns it here
+    return state.refusal("not_driver", f"{floor.driver} drives this session{why}", next_=("take", "wait"))
 
 
 def _room(state: State, attachment: Attachment, event: ev.Submit) -> Refusal | None:

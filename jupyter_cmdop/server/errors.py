@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from tornado import web
 
-from jupyter_cmdop.client.errors import ClientError, KeeperGone, LinkTimeout, Refused, SpawnFailed
+from jupyter_cmdop.client.errors import ClientError, IdTaken, KeeperGone, LinkTimeout, Refused, SpawnFailed
 from jupyter_cmdop.core.refusal import HTTP_STATUS
+
+
+def problem(status: int, message: str) -> web.HTTPError:
+    """An error whose words reach the client.
+
+    Jupyter's handlers send the message of an HTTPError as it stands, and do not fill in arguments.
+    """
+    return web.HTTPError(status, message)
 
 
 def http_error(error: ClientError) -> web.HTTPError:
     """A refusal has its own status; a session that does not answer is 503, which clients try again."""
     match error:
         case Refused():
-            return web.HTTPError(HTTP_STATUS[error.refusal.code], "%s", error.refusal.message)
+            return problem(HTTP_STATUS[error.refusal.code], error.refusal.message)
         case KeeperGone() | LinkTimeout():
-            return web.HTTPError(503, "%s", error.message)
+            return problem(503, error.message)
+        case IdTaken():
+            return problem(409, error.message)
         case SpawnFailed():
             lines = "\n".join((error.message, *error.log))
-            return web.HTTPError(500, "%s", lines)
+            return problem(500, lines)
         case _:
-            return web.HTTPError(500, "%s", error.message)
+            return problem(500, error.message)

@@ -28,7 +28,7 @@ from jupyter_cmdop.client.registry import Registry, facts
 from jupyter_cmdop.core.actor import ACTOR_KINDS, Actor, ActorKind
 from jupyter_cmdop.core.grants import ROLE_RIGHTS, Role
 
-from .errors import http_error
+from .errors import http_error, problem
 from .identity import GrantUser, Person
 from .websocket import SessionWebsocketHandler
 
@@ -144,7 +144,7 @@ class GrantGate:
         try:
             return GrantUser.of(await verify(granted), granted.session)
         except Refused as refused:
-            raise web.HTTPError(403, "%s", refused.message) from refused
+            raise problem(403, refused.message) from refused
         except ClientError as error:
             raise http_error(error) from error
 

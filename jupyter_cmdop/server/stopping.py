@@ -65,7 +65,9 @@ async def _decide(session: SessionKernel, keep: Keep, workspace: Workspace, *, i
         granted = await session.ask("grants", {})
     except ClientError as error:
         return Stop(session, f"its keeper does not answer ({error})")
-    actors = sorted({str(grant.get("actor")) for grant in granted.get("grants", [])})
+    # What this server's own extensions use is no invitation.
+    invited = [grant for grant in granted.get("grants", []) if not grant.get("held")]
+    actors = sorted({str(grant.get("actor")) for grant in invited})
     return Stop(session, f"shared with {', '.join(actors)}" if actors else "")
 
 

@@ -79,6 +79,7 @@ def test_ls_all_shows_the_past_with_its_reason(cli: Any, registry: Registry) -> 
             name="old",
             state="lost",
             reason=f"its keeper {HOSTILE}",
+            put_away=True,
         )
     )
     assert cli("ls", "--json").json == []

@@ -34,6 +34,8 @@ def server(module_server: Server, home: Home) -> Iterator[Server]:
     """The module's server, without kernels."""
     yield module_server
     end_all_sessions(home)
+    for kernel_id in module_server.kernels():  # it hears of their ends a moment later
+        module_server.wait_for_end(kernel_id)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

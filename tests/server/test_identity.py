@@ -167,6 +167,7 @@ def test_others_bear_the_name_of_who_vouches_for_them(foreign: Server, closing: 
         # A peer restarts nothing, and is told why; the owner does.
         refused_restart = foreign.post(f"/api/kernels/{kernel_id}/restart", token=None, headers=bob)
         assert refused_restart.status == 403
+        assert "lifecycle" in refused_restart.data["message"]
         assert foreign.delete(f"/api/kernels/{kernel_id}", token=None, headers=bob).status == 403
         assert foreign.post(f"/api/kernels/{kernel_id}/restart").status == 200
 

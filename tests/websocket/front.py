@@ -152,7 +152,7 @@ class Front:
 
 
 class Network:
-    """A TCP proxy. After `go_dark` it forwards nothing in either direction, and closes nothing."""
+    """A TCP proxy. After `go_dark` it forwards nothing in either direction, and closes nothing; `go_light` goes on."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -162,6 +162,7 @@ class Network:
         self._wake, self._woken = socket.socketpair()
         self._calls: list[Callable[[], None]] = []
         self._open: list[socket.socket] = []
+        self._held: list[tuple[socket.socket, Callable[[], None]]] = []
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, self._called)
@@ -214,9 +215,19 @@ class Network:
         def stop() -> None:
             for end in self._open:
                 with contextlib.suppress(KeyError, ValueError):
-                    self._selector.unregister(end)
+                    self._held.append((end, self._selector.unregister(end).data))
 
         self._do(stop)
+
+    def go_light(self) -> None:
+        """What was held passes, and what comes."""
+
+        def go_on() -> None:
+            while self._held:
+                end, forward = self._held.pop(0)
+                self._selector.register(end, selectors.EVENT_READ, forward)
+
+        self._do(go_on)
 
     def close(self) -> None:
         self._do(lambda: setattr(self, "_running", False))

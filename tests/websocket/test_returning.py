@@ -19,6 +19,8 @@ from tests.websocket.front import Network
 from tests.websocket.viewer import (
     Message,
     Viewer,
+    check_connections,
+    confirmed,
     is_idle_of,
     is_reply_to,
     is_type,
@@ -63,33 +65,6 @@ class Cuts:
         self.dark()
 
 
-def confirmed(viewer: Viewer, *, clean: bool) -> int:
-    """The seq of the last mark whose pong the keeper surely has."""
-    marks = [int(mark.split(b".")[0]) for mark in viewer.marks]
-    return marks[-1] if clean and marks else marks[-2] if len(marks) > 1 else 0
-
-
-def check_connections(viewer: Viewer, parts: list[list[Message]], floors: list[int]) -> None:
-    """Over all connections: nothing missing, in order, and nothing repeated that was confirmed.
-
-    Args:
-        parts: what was read on each connection.
-        floors: what was confirmed before each of them.
-    """
-    reached = 0
-    for part, floor in zip(parts, floors, strict=True):
-        seqs = [seq_of(m) for m in recorded(part)]
-        assert seqs == sorted(set(seqs)), "on one connection each message comes once, in order"
-        if seqs:
-            assert seqs[0] > floor, "something was repeated although its reading had been confirmed"
-            reached = max(reached, *seqs)
-    everything = {m["msg_id"]: m for m in recorded(viewer.received)}
-    lines = [
-        m["content"]["text"] for m in sorted(everything.values(), key=seq_of) if m["msg_type"] == "stream"
-    ]
-    assert "".join(lines).split() == [str(n) for n in range(LINES)]
-
-
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "watched"])
 @pytest.mark.parametrize("cut", ["hang_up", "reset", "dark", "dark_unread"])
 def test_lost_connections_in_random_places(view: View, network: Network, cut: str, others: int) -> None:
@@ -120,7 +95,7 @@ def test_lost_connections_in_random_places(view: View, network: Network, cut: st
         viewer.connect()
     viewer.until(is_idle_of(msg_id), is_reply_to(msg_id))
     parts.append(viewer.received[begin:])
-    check_connections(viewer, parts, floors)
+    check_connections(viewer, parts, floors, LINES)
     replies = {m["msg_id"] for m in viewer.received if m["msg_type"] == "execute_reply"}
     assert len(replies) == 1
     for watcher in watchers:

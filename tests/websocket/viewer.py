@@ -59,10 +59,15 @@ class Viewer:
         connect: bool = True,
         receive_buffer: int | None = None,
         names_session: bool = True,
+        kernel_id: str = "x",
+        path: str | None = None,
+        authorization: str | None = None,
         **query: Any,
     ) -> None:
         self.address = address
         self.session_id = session_id
+        self.authorization = authorization
+        self.path = path or f"/api/kernels/{kernel_id}/channels"
         self.legacy = legacy
         self.query = {"actor": actor, **query}
         if names_session:
@@ -94,7 +99,7 @@ class Viewer:
         self.address = address or self.address
         asked = "&".join(f"{name}={value}" for name, value in {**self.query, **query}.items())
         host, port = self.address
-        uri = parse_uri(f"ws://{host}:{port}/api/kernels/x/channels?{asked}")
+        uri = parse_uri(f"ws://{host}:{port}{self.path}?{asked}")
         offered = None if self.legacy else [V1]
         self._protocol = ClientProtocol(uri, subprotocols=offered, max_size=None)  # type: ignore[arg-type]
         self._parts, self.marks, self.close_code, self.close_reason = [], [], None, ""
@@ -106,7 +111,10 @@ class Viewer:
         self.socket.settimeout(LIMIT_SECONDS)
         self.socket.connect(self.address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._protocol.send_request(self._protocol.connect())
+        request = self._protocol.connect()
+        if self.authorization is not None:
+            request.headers["Authorization"] = self.authorization
+        self._protocol.send_request(request)
         self.socket.sendall(b"".join(self._protocol.data_to_send()) + glued)
         while self._protocol.state is State.CONNECTING:
             self.read()
@@ -352,6 +360,11 @@ class Viewer:
         msg_id = self.send("kernel_info_request", {})
         self.until(is_reply_to(msg_id), is_idle_of(msg_id))
 
+    def until_confirmed(self) -> None:
+        """Read on until a mark has come behind all that was read, and its pong has been sent."""
+        while not self.marks or int(self.marks[-1].split(b".")[0]) < seq_of(recorded(self.received)[-1]):
+            self.read()
+
     def story(self) -> list[str]:
         """The last messages, in a few words."""
         return [
@@ -406,3 +419,36 @@ def recorded(messages: list[Message]) -> list[Message]:
         and m["channel"] in ("iopub", "shell")
         and m["msg_id"].count("_") == 2
     ]
+
+
+# ---------------------------------------------------------------------- a client that comes back
+
+
+def confirmed(viewer: Viewer, *, clean: bool) -> int:
+    """The seq of the last mark whose pong the keeper surely has.
+
+    Args:
+        clean: the connection in hand ended so that everything that was written on it arrived.
+    """
+    marks = [int(mark.split(b".")[0]) for mark in viewer.marks]
+    return marks[-1] if clean and marks else marks[-2] if len(marks) > 1 else 0
+
+
+def check_connections(viewer: Viewer, parts: list[list[Message]], floors: list[int], lines: int) -> None:
+    """Over all connections: no line missing, in order, and nothing repeated that was confirmed.
+
+    Args:
+        parts: what was read on each connection.
+        floors: what was confirmed before each of them.
+        lines: how many numbered lines there were; what else stands in a line is not looked at.
+    """
+    for part, floor in zip(parts, floors, strict=True):
+        seqs = [seq_of(m) for m in recorded(part)]
+        assert seqs == sorted(set(seqs)), "on one connection each message comes once, in order"
+        if seqs:
+            assert seqs[0] > floor, "something was repeated although its reading had been confirmed"
+    places = {(m["msg_id"], seq_of(m)) for m in recorded(viewer.received)}
+    assert len(places) == len({msg_id for msg_id, _ in places}), "what comes twice has one id and one place"
+    everything = {m["msg_id"]: m for m in recorded(viewer.received)}
+    text = text_in(sorted(everything.values(), key=seq_of))
+    assert [line.split()[0] for line in text.splitlines()] == [str(n) for n in range(lines)]
