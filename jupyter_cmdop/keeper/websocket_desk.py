@@ -234,6 +234,7 @@ class WebsocketDesk:
                 seat.mark()
             else:
                 seat.catch_up()
+            seat.flush()
 
     def close_all(self, reason: str) -> None:
         for seat in list(self._seats.values()):

@@ -152,6 +152,10 @@ class Seat:
         if seq > self.sent:
             self.sent = seq
 
+    def flush(self) -> None:
+        if self.connection is not None:
+            self.connection.flush()
+
     # ------------------------------------------------------------------ connections
 
     def settle(self) -> None:
