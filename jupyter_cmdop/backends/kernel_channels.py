@@ -11,9 +11,9 @@ from .kernel_process import Launched
 from .zmq_frames import drain, send
 
 RECONNECT_MILLISECONDS = 10  # a kernel binds its sockets some time after it was started
-# Messages read ahead from a publisher that waits for its subscriber: what is here is kept when the kernel is killed.
-# libzmq counts messages and not bytes, so many large ones at once are memory until they are recorded.
-BOUNDED_QUEUE = 10_000
+# Messages read ahead from a publisher that waits for its subscriber. libzmq counts messages and not bytes: with more, a
+# kernel that shows large things faster than they are recorded would fill the keeper's memory instead of waiting.
+BOUNDED_QUEUE = 256
 COPY_BYTES = 64 * 1024  # above it a frame is not copied into libzmq
 REQUEST_CHANNELS = ("shell", "control", "stdin")
 # One of libzmq's threads reads what the kernel publishes and does nothing else: a publisher that does not wait drops

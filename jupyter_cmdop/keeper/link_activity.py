@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .runner import Runner
 
 TELL_SECONDS = 5.0
-PACE_SECONDS = 0.05  # between two changes that are told of: a kernel turns busy and idle a thousand times a second
+PACE_SECONDS = (
+    0.05  # between two changes that are told of: a kernel turns busy and idle a thousand times a second
+)
 
 
 @dataclass(slots=True)

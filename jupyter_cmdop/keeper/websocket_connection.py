@@ -34,7 +34,9 @@ _PROTOCOL_LOG.setLevel(logging.WARNING)
 
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024  # as for every other way in; a cell may be large
 READ_BYTES = 256 * 1024
-TOGETHER_BYTES = 64 * 1024  # up to which the frames of one turn are written together, and a longer one by itself
+TOGETHER_BYTES = (
+    64 * 1024
+)  # up to which the frames of one turn are written together, and a longer one by itself
 OUTBOX_BYTES = 8 * 1024 * 1024  # unread by the client; beyond, it catches up from the journal
 HARD_BYTES = 1024 * 1024 * 1024  # of what cannot be left out; beyond, the connection is closed
 HARD_FRAMES = 65_536  # waiting; a client that pings and does not read would fill memory with pongs
@@ -355,9 +357,7 @@ class WebsocketConnection:
         if not self.is_open:
             return
         self.flush()
-        if not self.is_open:
-            return
-        if self._broken:
+        if self._broken or self._socket.fileno() < 0:  # what was owed cannot be written
             self._end(code, reason)
             return
         self._leaving.add(self)
