@@ -209,7 +209,7 @@ class WebsocketConnection:
             self._turn_bytes += len(data)
 
     def flush(self) -> None:
-        """Write what the turn has brought: to be called at its end. One call of the system costs as much as ten frames."""
+        """Write what the turn has brought; to be called at its end, because a call of the system is dear."""
         if self._turn:
             data = b"".join(self._turn)
             self._turn.clear()
