@@ -34,9 +34,7 @@ T = TypeVar("T")
 IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
 # Measured on two cores: longer rests are slower, because a long turn holds the core that the kernel wants.
-BURST_MESSAGES = 24  # without a status, behind which a burst is expected to go on
 REST_SECONDS = 0.0005
-SILENCE_SECONDS = 0.02  # after which a burst has ended
 TURN_BYTES = 8 * 1024 * 1024  # read in one turn, so that large messages are not all in memory at once
 IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
 REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
@@ -106,8 +104,7 @@ class KernelListen:
         self._reply_probes: dict[str, list[str]] = {}
         self._start_probes: dict[str, list[str]] = {}
         self._unattributed: OrderedDict[str, None] = OrderedDict()
-        self._burst = 0
-        self._burst_at = 0.0
+        self._is_at_rest = True  # the kernel: the last that it has said was that it is idle
         self._numbers = MessageNumbers()
         self._last_heard: Origin | None = None
 
@@ -161,19 +158,16 @@ class KernelListen:
         return lambda: self._read(channel, REPLY_TURN) is None
 
     def _read_iopub(self) -> bool:
-        """Read what there is; in a burst, rest for a moment, so that each turn has more to do at once.
+        """Read what there is, and rest for a moment when more is to be expected, so that each turn has more to do.
 
         A kernel that prints as fast as it can wants the core that a turn takes, and most of a turn's cost is the same
-        for one message as for many. A status ends a burst: the end of a cell is never delayed.
+        for one message as for many. The reply to a cell ends the rest, and what is behind it is the cell's idle: its end
+        is never delayed.
         """
-        now = time.monotonic()
-        if now - self._burst_at > SILENCE_SECONDS:
-            self._burst = 0
-        self._burst_at = now
         if self._read("iopub", IOPUB_TURN) is None:
             return True
         channels = self.state.channels
-        if self._burst > BURST_MESSAGES and channels is not None and "iopub" in channels.sockets:
+        if not self._is_at_rest and not self._await_idle and channels is not None and "iopub" in channels.sockets:
             self._runner.loop.rest(channels.sockets["iopub"], REST_SECONDS)
         return False
 
@@ -281,14 +275,13 @@ class KernelListen:
             self.state.unheard.pop(origin.operation, None)
             self._last_heard = origin
         state = ""
-        self._burst += 1
         if header.msg_type == "status":
             state = msgspec_or(_STATUS, message.content, _Status()).execution_state
-            self._burst = 0
         elif header.msg_type == "execute_input" and origin.operation is not None:
             self._note_started(origin.operation, message.content)
         elif header.msg_type in COMM_TYPES:
             self.widgets.note(header.msg_type, message.content)
+        self._is_at_rest = state == "idle"
         self._publish(origin, header.msg_type, message)
         running = self._runner.session.lanes[MAIN_LANE].running
         if state == "idle" and running is not None and running != origin.operation:
@@ -433,6 +426,7 @@ class KernelListen:
             parts = [message.header, message.parent, metadata, message.content, *message.buffers]
             runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts, seq)
         self._await_idle[name] = time.monotonic() + IDLE_PATIENCE_SECONDS
+        runner.loop.end_rest()
         status: Any = reply.status if reply.status in ("ok", "error", "aborted") else "error"
         runner.submit(ev.Replied(name, status, reply.ename))
         if operation.outcome is not None:

@@ -37,7 +37,8 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[zmq.Socket[bytes], Handler] = {}
-        self._descriptors: dict[int, zmq.Socket[bytes]] = {}
+        self._descriptors: dict[zmq.Socket[bytes], int] = {}
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._touched: dict[zmq.Socket[bytes], None] = {}
         self._resting: zmq.Socket[bytes] | None = None
         self._rests_until = 0.0
@@ -58,7 +59,8 @@ class Loop:
     def add_socket(self, socket: zmq.Socket[bytes], handler: Handler) -> None:
         descriptor = _descriptor(socket)
         self._handlers[socket] = handler
-        self._descriptors[descriptor] = socket
+        self._descriptors[socket] = descriptor
+        self._sockets[descriptor] = socket
         self._selector.register(descriptor, selectors.EVENT_READ, None)
         self._touched[socket] = None
 
@@ -66,8 +68,8 @@ class Loop:
         if self._handlers.pop(socket, None) is None:
             return
         self._touched.pop(socket, None)
-        descriptor = _descriptor(socket)
-        del self._descriptors[descriptor]
+        descriptor = self._descriptors.pop(socket)
+        del self._sockets[descriptor]
         if self._resting is socket:
             self._resting = None
         else:
@@ -87,7 +89,7 @@ class Loop:
         if self._resting is not None or socket not in self._handlers:
             return
         self._resting, self._rests_until = socket, time.monotonic() + seconds
-        self._selector.unregister(_descriptor(socket))
+        self._selector.unregister(self._descriptors[socket])
 
     def add_reader(self, descriptor: int, handler: Handler) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
@@ -128,9 +130,9 @@ class Loop:
         if self.is_time:
             self._timers_at = now + TIMER_SECONDS
         if self._resting is not None and (found or now >= self._rests_until):
-            self._end_rest()
+            self.end_rest()
         for key, _ in found:
-            if key.data is None and (socket := self._descriptors.get(key.fd)) is not None:
+            if key.data is None and (socket := self._sockets.get(key.fd)) is not None:
                 self._touched[socket] = None
         resting = self._resting
         for socket in list(self._touched):
@@ -176,10 +178,11 @@ class Loop:
                 first = due
         return max(0.0, first - now)
 
-    def _end_rest(self) -> None:
+    def end_rest(self) -> None:
+        """Hear again what rests: the turn that follows reads it."""
         socket, self._resting = self._resting, None
         if socket is not None:
-            self._selector.register(_descriptor(socket), selectors.EVENT_READ, None)
+            self._selector.register(self._descriptors[socket], selectors.EVENT_READ, None)
             self._touched[socket] = None
 
     def _clear_wake(self) -> None:
