@@ -1,6 +1,7 @@
 """A kernel that answers at once and does next to nothing: for tests of what is around a kernel.
 
-Its code is a list of words: `say TEXT` prints TEXT, `fail` is an error, `input` asks, anything else does nothing.
+Its code is a word: `say TEXT` prints TEXT, `fail` is an error, `swallow NUMBER` numbers messages that are never sent
+as when a publisher drops them, anything else does nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import sys
 import uuid
 from pathlib import Path
@@ -33,6 +35,7 @@ class NullKernel:
         self._key = info["key"].encode()
         self._session = uuid.uuid4().hex
         self._count = 0
+        self._messages = 0
         self._context = zmq.Context()
         kinds = {
             "shell": zmq.ROUTER,
@@ -87,6 +90,8 @@ class NullKernel:
         reply: dict[str, Any] = {"status": "ok", "execution_count": self._count, "user_expressions": {}}
         if word == "say":
             self._publish("stream", parent, {"name": "stdout", "text": rest + "\n"})
+        elif word == "swallow":
+            self._messages += int(rest)
         elif word == "fail":
             error = {"ename": "Failed", "evalue": rest, "traceback": [f"Failed: {rest}"]}
             self._publish("error", parent, error)
@@ -104,8 +109,9 @@ class NullKernel:
         parent: bytes,
         content: dict[str, Any],
     ) -> None:
+        self._messages += 1
         header = {
-            "msg_id": uuid.uuid4().hex,
+            "msg_id": f"{self._session}_{os.getpid()}_{self._messages}",
             "msg_type": kind,
             "session": self._session,
             "username": "null",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
 from .kernel_process import Launched
+from .zmq_frames import drain, send
 
 RECONNECT_MILLISECONDS = 10  # a kernel binds its sockets some time after it was started
-# Messages read ahead from a publisher that waits for its subscriber: what is here is kept when the kernel is killed.
-# libzmq counts messages and not bytes, so many large ones at once are memory until they are recorded.
-BOUNDED_QUEUE = 10_000
+# Messages read ahead from a publisher that waits for its subscriber. libzmq counts messages and not bytes: with more, a
+# kernel that shows large things faster than they are recorded would fill the keeper's memory instead of waiting.
+BOUNDED_QUEUE = 256
+COPY_BYTES = 64 * 1024  # above it a frame is not copied into libzmq
 REQUEST_CHANNELS = ("shell", "control", "stdin")
+# One of libzmq's threads reads what the kernel publishes and does nothing else: a publisher that does not wait drops
+# what is not taken quickly. The masks are those of ZMQ_AFFINITY.
+IO_THREADS = 2
+SHARED_IO_THREAD = 0b01
+IOPUB_IO_THREAD = 0b10
 
 
 class KernelChannels:
@@ -23,17 +30,27 @@ class KernelChannels:
         launched: the kernel process.
         bounded: whether reading ahead is bounded, which is right for a publisher that waits (XPUB_NODROP) and loses
             output with any other.
+        touched: told of each socket that was sent to, because that may eat its wake-up.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], launched: Launched, *, bounded: bool) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        launched: Launched,
+        *,
+        bounded: bool,
+        touched: Callable[[zmq.Socket[bytes]], None],
+    ) -> None:
         self.launched = launched
         self.bounded = bounded
+        self._touched = touched
         self._context = context
         self.fence = 0
         identity = secrets.token_hex(8).encode()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         for channel in REQUEST_CHANNELS:
             socket = context.socket(zmq.DEALER)
+            socket.affinity = SHARED_IO_THREAD
             socket.linger = 0
             socket.sndhwm = 0
             socket.rcvhwm = 0
@@ -45,6 +62,7 @@ class KernelChannels:
 
     def _subscribe(self, bounded: bool) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.SUB)
+        socket.affinity = IOPUB_IO_THREAD
         socket.linger = 0
         socket.rcvhwm = BOUNDED_QUEUE if bounded else 0
         socket.reconnect_ivl = RECONNECT_MILLISECONDS
@@ -76,17 +94,14 @@ class KernelChannels:
         """
         if generation is not None and generation < self.fence:
             return False
-        self.sockets[channel].send_multipart(frames, copy=len(frames[-1]) < 65536)
+        socket = self.sockets[channel]
+        send(socket, frames, copy=len(frames[-1]) < COPY_BYTES)
+        self._touched(socket)
         return True
 
     def drain(self, channel: str, most: int) -> Iterator[list[bytes]]:
         """Up to `most` messages that have arrived."""
-        socket = self.sockets[channel]
-        for _ in range(most):
-            try:
-                yield socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        return drain(self.sockets[channel], most)
 
     def close(self) -> None:
         for socket in self.sockets.values():

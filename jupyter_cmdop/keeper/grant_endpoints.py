@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import zmq
 import zmq.utils.z85
 
+from ..backends.zmq_frames import receive, send
 from ..core import events as ev
 from ..core.grants import Attachment, Grant
 from .clients import Published
@@ -212,11 +213,7 @@ class _Zap:
         socket = self._socket
         if socket is None:
             return
-        while True:
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        while (frames := receive(socket)) is not None:
             split_at = frames.index(b"") + 1 if b"" in frames else 0
             envelope, body = frames[:split_at], frames[split_at:]
             if len(body) < 6:
@@ -225,7 +222,8 @@ class _Zap:
             key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
             allowed = self._desk.allowed_key(domain.decode(errors="replace"), key)
             status = (b"200", b"OK", domain) if allowed else (b"400", b"unknown key", b"")
-            socket.send_multipart([*envelope, version, sequence, *status, b""])
+            send(socket, [*envelope, version, sequence, *status, b""])
+            self._desk.runner.loop.touch(socket)
 
     def stop(self) -> None:
         if self._socket is not None:

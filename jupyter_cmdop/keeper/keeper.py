@@ -8,6 +8,8 @@ import logging
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any
 import psutil
 import zmq
 
+from ..backends.kernel_channels import IO_THREADS
 from ..backends.kernel_process import KernelProcess, make_private
 from ..core import effects as fx
 from ..core import events as ev
@@ -47,6 +50,7 @@ LINGER_SECONDS = 30.0  # a session whose backend is lost stays readable so long 
 FAREWELL_SECONDS = 1.0  # for the last frames to reach their readers
 UPKEEP_SECONDS = 1.0
 MAX_SOCKETS = 8 * MAX_GRANTS + 64  # of libzmq: seven of each grant, five of the kernel, and a few more
+NICENESS = 5
 PATHS_SECONDS = 60.0  # between two looks at whether the sockets' files are still there
 
 
@@ -71,7 +75,7 @@ class Keeper:
         self.loop = Loop()
         state = Path(config.state)
         self.recorder = Recorder(JournalStore.open(state, config.id))
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=IO_THREADS)
         self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self.runner = Runner(config, self.loop, self.recorder)
         sockets = Path(config.sockets)
@@ -148,12 +152,8 @@ class Keeper:
 
     def _turn(self) -> None:
         self.loop.turn()
-        self.runner.run_timers()
-        self.kernel.run_timers()
-        self.grants.run_timers()
-        self.websockets.run_timers()
-        self.verbs.waiting.run_timers()
-        self._upkeep()
+        if self.loop.is_time:
+            self._run_timers()
         self.runner.commit()
         for endpoint in self.grants.endpoints():
             if endpoint.has_waiting:
@@ -163,6 +163,14 @@ class Keeper:
         self.verbs.activity.after_commit()
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
+
+    def _run_timers(self) -> None:
+        self.runner.run_timers()
+        self.kernel.run_timers()
+        self.grants.run_timers()
+        self.websockets.run_timers()
+        self.verbs.waiting.run_timers()
+        self._upkeep()
 
     def _is_quiet(self) -> bool:
         return self.verbs.waiting.is_quiet and not any(c.is_backed_up for c in self.link.connections)
@@ -261,6 +269,7 @@ class Keeper:
             self._run_setup()
             gc.collect()
             gc.freeze()
+            _step_back()
             self.runner.recorder.send(self.ready, None)
             return
         self.exit_code = 1
@@ -535,3 +544,14 @@ class Keeper:
         shutil.rmtree(self.config.sockets, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
             Path(self.config.connections).rmdir()
+
+
+def _step_back() -> None:
+    """Let what works in the kernel, and libzmq's threads that read what it prints, have a core before this thread.
+
+    A thread has a priority of its own on Linux only. Kernels are started by a thread that is not changed: what is
+    given up here could not be taken back by them.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -6,6 +6,7 @@ Whoever holds the key is the grant's actor; nothing else in a message says who s
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import secrets
 import time
@@ -17,6 +18,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from ..backends.kernel_channels import SHARED_IO_THREAD
+from ..backends.zmq_frames import drain, send
 from ..core.actor import Actor
 from ..core.grants import Grant
 from ..core.session import attachment_of_grant
@@ -112,6 +115,7 @@ class KernelEndpoint:
         self, context: zmq.Context[zmq.Socket[bytes]], channel: str, kind: int, port: int
     ) -> zmq.Socket[bytes]:
         socket = context.socket(kind)
+        socket.affinity = SHARED_IO_THREAD
         socket.linger = 0
         if kind == zmq.ROUTER:
             socket.router_handover = True
@@ -144,6 +148,7 @@ class KernelEndpoint:
             address = f"ipc://{self._prefix}-{port}"
             self.sockets[channel].unbind(address)
             self.sockets[channel].bind(address)
+            self._loop.touch(self.sockets[channel])
 
     # ------------------------------------------------------------------ as a client
 
@@ -202,18 +207,17 @@ class KernelEndpoint:
 
     # ------------------------------------------------------------------ reading
 
-    def _reader(self, channel: str) -> Callable[[], None]:
+    def _reader(self, channel: str) -> Callable[[], bool]:
         socket = self.sockets[channel]
 
-        def read() -> None:
-            for _ in range(TURN_MESSAGES):
-                try:
-                    frames = socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    return
+        def read() -> bool:
+            taken = 0
+            for frames in drain(socket, TURN_MESSAGES):
+                taken += 1
                 self._receive(channel, frames)
                 if not self.sockets:  # closed by what it received
-                    return
+                    return False
+            return taken == TURN_MESSAGES
 
         return read
 
@@ -227,45 +231,42 @@ class KernelEndpoint:
             self._seen.popitem(last=False)
         return False
 
-    def _read_subscriptions(self) -> None:
+    def _read_subscriptions(self) -> bool:
         socket = self.sockets["iopub"]
-        for _ in range(TURN_MESSAGES):
-            try:
-                frame = socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            if frame[:1] == b"\x01":
+        taken = 0
+        for frames in drain(socket, TURN_MESSAGES):
+            taken += 1
+            if frames[0][:1] == b"\x01":
                 self.subscribers += 1
-            elif frame[:1] == b"\x00":
+            elif frames[0][:1] == b"\x00":
                 self.subscribers = max(0, self.subscribers - 1)
         self.flush()
         self._presence()
+        return taken == TURN_MESSAGES
 
-    def _echo(self) -> None:
+    def _echo(self) -> bool:
         socket = self.sockets["hb"]
-        for _ in range(TURN_MESSAGES):
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        taken = 0
+        for frames in drain(socket, TURN_MESSAGES):
+            taken += 1
             if self._alive():  # a heartbeat stands for the kernel's, not for ours
-                try:
-                    socket.send_multipart(frames, zmq.NOBLOCK)
-                except zmq.Again:
-                    return
+                with contextlib.suppress(zmq.Again):
+                    send(socket, frames)
+                self._loop.touch(socket)
+        return taken == TURN_MESSAGES
 
-    def _read_monitor(self) -> None:
-        for _ in range(TURN_MESSAGES):
-            try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-            except zmq.Again:
-                break
+    def _read_monitor(self) -> bool:
+        taken = 0
+        for frames in drain(self._monitor, TURN_MESSAGES):
+            taken += 1
+            event = parse_monitor_message(frames)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.heartbeats += 1
                 self.has_heartbeat = True
             elif event == zmq.EVENT_DISCONNECTED:
                 self.heartbeats = max(0, self.heartbeats - 1)
         self._presence()
+        return taken == TURN_MESSAGES
 
     @property
     def is_present(self) -> bool:
@@ -282,8 +283,10 @@ class KernelEndpoint:
         """Send a message to one client; False when it is gone or does not read."""
         if not self.sockets:
             return False
+        socket = self.sockets[channel]
+        self._loop.touch(socket)
         try:
-            self.sockets[channel].send_multipart(join(self.key, parts, identities=identities), zmq.NOBLOCK)
+            send(socket, join(self.key, parts, identities=identities))
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -326,8 +329,10 @@ class KernelEndpoint:
         return self._unread_bytes
 
     def _hand_over(self, frames: Sequence[bytes | zmq.Frame], *, copy: bool) -> bool:
+        socket = self.sockets["iopub"]
+        self._loop.touch(socket)
         try:
-            self.sockets["iopub"].send_multipart(frames, zmq.NOBLOCK, copy=copy)
+            send(socket, frames, copy=copy)
         except zmq.Again:
             return False
         return True

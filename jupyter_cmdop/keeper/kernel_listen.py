@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..core import events as ev
-from ..core.actor import KERNEL, UNATTRIBUTED
+from ..core.actor import KEEPER, KERNEL, UNATTRIBUTED
 from ..core.operations import MAIN_LANE
 from ..wire.errors import WireError
 from ..wire.kernel import Message, decode_as, parse_header, parse_parent, split, stamp_metadata, verify
@@ -21,6 +21,7 @@ from .clients import Client, Published
 from .history import History
 from .kernel_state import KernelState
 from .kernel_talk import still_busy
+from .losses import MessageNumbers
 from .stamps import Origin, relation_of
 from .widgets import WidgetStates
 
@@ -32,9 +33,12 @@ T = TypeVar("T")
 
 IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
+# Measured on two cores: longer rests are slower, because a long turn holds the core that the kernel wants.
+REST_SECONDS = 0.0005
 TURN_BYTES = 8 * 1024 * 1024  # read in one turn, so that large messages are not all in memory at once
 IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
 REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
+LOSS_PATIENCE_SECONDS = 1.0  # for a number that is missing: channels overtake each other
 RAW_OUTPUT_BYTES = 64 * 1024
 LAST_WORDS_MILLISECONDS = 20  # without a word, after which a dead kernel has said everything
 LAST_WORDS_TURNS = 64
@@ -100,11 +104,18 @@ class KernelListen:
         self._reply_probes: dict[str, list[str]] = {}
         self._start_probes: dict[str, list[str]] = {}
         self._unattributed: OrderedDict[str, None] = OrderedDict()
+        self._is_at_rest = True  # the kernel: the last that it has said was that it is idle
+        self._numbers = MessageNumbers()
+        self._last_heard: Origin | None = None
 
     def next_timer(self) -> float | None:
         if self.state.phase != "ready":
             return None
-        return min(self._due(), default=None)
+        due = min(self._due(), default=None)
+        missing = self._numbers.due
+        if missing is None:
+            return due
+        return missing + LOSS_PATIENCE_SECONDS if due is None else min(due, missing + LOSS_PATIENCE_SECONDS)
 
     def _due(self) -> Iterator[float]:
         for waiting in (self._await_idle, self._await_reply, self.state.unheard):
@@ -134,18 +145,31 @@ class KernelListen:
         for probes in (self._idle_probes, self._reply_probes, self._start_probes):
             probes.clear()
         self.widgets.forget()
+        self._numbers = MessageNumbers()
+        self._last_heard = None
         for descriptor in list(self.raw):
             self._runner.loop.remove_reader(descriptor)
             os.close(descriptor)
         self.raw.clear()
 
-    def reader(self, channel: str) -> Callable[[], None]:
-        most = IOPUB_TURN if channel == "iopub" else REPLY_TURN
+    def reader(self, channel: str) -> Callable[[], bool]:
+        if channel == "iopub":
+            return self._read_iopub
+        return lambda: self._read(channel, REPLY_TURN) is None
 
-        def read() -> None:
-            self._read(channel, most)
+    def _read_iopub(self) -> bool:
+        """Read what there is, and rest for a moment when more is to be expected, so that each turn has more to do.
 
-        return read
+        A kernel that prints as fast as it can wants the core that a turn takes, and most of a turn's cost is the same
+        for one message as for many. The reply to a cell ends the rest, and what is behind it is the cell's idle: its end
+        is never delayed.
+        """
+        if self._read("iopub", IOPUB_TURN) is None:
+            return True
+        channels = self.state.channels
+        if not self._is_at_rest and not self._await_idle and channels is not None and "iopub" in channels.sockets:
+            self._runner.loop.rest(channels.sockets["iopub"], REST_SECONDS)
+        return False
 
     def hear_out(self) -> None:
         """Take what a kernel that has ended said before: all of it counts, however much it is."""
@@ -153,12 +177,17 @@ class KernelListen:
         for channel in () if channels is None else ("iopub", "shell", "control", "stdin"):
             # libzmq's thread may still be reading what is in the kernel's socket.
             for _ in range(LAST_WORDS_TURNS):
-                if not self._read(channel, IOPUB_TURN, patience_milliseconds=LAST_WORDS_MILLISECONDS):
+                if self._read(channel, IOPUB_TURN, patience_milliseconds=LAST_WORDS_MILLISECONDS) == 0:
                     break
         for descriptor in list(self.raw):
             self.raw_reader(descriptor)()
 
-    def _read(self, channel: str, most: int, *, patience_milliseconds: int = 0) -> int:
+    def _read(self, channel: str, most: int, *, patience_milliseconds: int = 0) -> int | None:
+        """Take what has arrived.
+
+        Returns:
+            How many messages that were; None when there may be more.
+        """
         channels = self.state.channels
         if channels is None or channel not in channels.sockets:
             return 0
@@ -183,8 +212,8 @@ class KernelListen:
                     data={"channel": channel, "reason": f"unreadable message: {error}"},
                 )
             if size > TURN_BYTES:
-                break
-        return count
+                return None
+        return None if count == most else count
 
     def _origin_of(self, msg_id: str, message_type: str) -> Origin:
         origin = self._runner.origins.get(msg_id)
@@ -207,9 +236,35 @@ class KernelListen:
             )
         return Origin(UNATTRIBUTED, "")
 
+    def _count(self, msg_id: str) -> None:
+        if self.state.may_drop and self.state.phase == "ready":
+            self._numbers.note(msg_id, time.monotonic())
+
+    def report_losses(self, now: float) -> None:
+        """Record and show how many messages a publisher that drops has dropped, as far as their numbers tell."""
+        lost = self._numbers.lost(now - LOSS_PATIENCE_SECONDS)
+        if not lost:
+            return
+        heard = self._last_heard
+        operation = None if heard is None else heard.operation
+        self._runner.note(
+            "gap",
+            actor="keeper",
+            operation=operation,
+            data={"lost": lost, "reason": "the kernel published faster than it was read, and dropped them"},
+        )
+        text = f"[{lost} messages of the kernel are lost: it published them faster than they could be read]\n"
+        parent = b"{}" if heard is None else heard.header
+        header, _, metadata, content = self.state.voice.say(
+            "stream", parent, {"name": "stderr", "text": text}, b"{}"
+        )
+        message = Message([], b"", header, parent, metadata, content, [])
+        self._publish(Origin(KEEPER, "", operation=operation), "stream", message)
+
     def _on_iopub(self, channel: str, message: Message) -> None:
         parent = parse_parent(message.parent)
         header = parse_header(message.header)
+        self._count(header.msg_id)
         if header.msg_type == "iopub_welcome":
             return
         if parent.session == self.state.own_session:
@@ -218,6 +273,7 @@ class KernelListen:
         origin = self._origin_of(parent.msg_id, header.msg_type)
         if origin.operation is not None:
             self.state.unheard.pop(origin.operation, None)
+            self._last_heard = origin
         state = ""
         if header.msg_type == "status":
             state = msgspec_or(_STATUS, message.content, _Status()).execution_state
@@ -225,6 +281,7 @@ class KernelListen:
             self._note_started(origin.operation, message.content)
         elif header.msg_type in COMM_TYPES:
             self.widgets.note(header.msg_type, message.content)
+        self._is_at_rest = state == "idle"
         self._publish(origin, header.msg_type, message)
         running = self._runner.session.lanes[MAIN_LANE].running
         if state == "idle" and running is not None and running != origin.operation:
@@ -305,6 +362,7 @@ class KernelListen:
     def _on_reply(self, channel: str, message: Message) -> None:
         parent = parse_parent(message.parent)
         header = parse_header(message.header)
+        self._count(header.msg_id)
         if channel == "stdin":
             self._on_stdin(parent.msg_id, header.msg_id, header.msg_type, message)
             return
@@ -368,6 +426,7 @@ class KernelListen:
             parts = [message.header, message.parent, metadata, message.content, *message.buffers]
             runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts, seq)
         self._await_idle[name] = time.monotonic() + IDLE_PATIENCE_SECONDS
+        runner.loop.end_rest()
         status: Any = reply.status if reply.status in ("ok", "error", "aborted") else "error"
         runner.submit(ev.Replied(name, status, reply.ename))
         if operation.outcome is not None:

@@ -116,7 +116,9 @@ class KernelSide:
         loop = self._runner.loop
         self.state.phase = "greeting"
         self._subscribed, self._greetings = False, set()
-        self.state.channels = KernelChannels(self._context, result, bounded=result.language == "python")
+        self.state.channels = KernelChannels(
+            self._context, result, bounded=result.language == "python", touched=loop.touch
+        )
         self.state.channels.fence = self._runner.session.floor.generation
         for name, descriptor in result.outputs.items():
             self.listen.raw[descriptor] = name
@@ -291,6 +293,7 @@ class KernelSide:
         if self._poll_at is not None and now >= self._poll_at:
             self._poll_at = now + REMOTE_POLL_SECONDS
             self._poll()
+        self.listen.report_losses(now)
         if self.state.phase == "ready" and self.listen.overdue(now):
             self.listen.expect_proof(self.talk.ask("shell", "kernel_info_request", {}), now)
 

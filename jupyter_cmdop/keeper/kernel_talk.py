@@ -56,7 +56,6 @@ class KernelTalk:
             msg_id, Origin(KEEPER, message_type, header=header, channel=channel, reading=True, hidden=True)
         )
         channels.send(channel, join(channels.launched.key, [header, b"{}", b"{}", encode_json(content)]))
-        self._runner.loop.touch_all()
         return msg_id
 
     def is_interrupt(self, msg_id: str) -> bool:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .runner import Runner
 
 TELL_SECONDS = 5.0
+PACE_SECONDS = (
+    0.05  # between two changes that are told of: a kernel turns busy and idle a thousand times a second
+)
 
 
 @dataclass(slots=True)
@@ -30,7 +33,9 @@ class LinkActivity:
         self._describe = describe
         self._watchers: list[_Watcher] = []
         self._tell_at = 0.0
-        runner.loop.add_timer(lambda: self._tell_at if self._watchers else None)
+        self._changes_at = 0.0
+        self._may_have_changed = False
+        runner.loop.add_timer(self._next_timer)
 
     def watch(self, call: Call) -> None:
         watcher = _Watcher(call)
@@ -38,6 +43,11 @@ class LinkActivity:
         call.connection.on_close.append(lambda: self._forget(watcher))
         self._tell(watcher, self._describe())
         self._tell_at = self._tell_at or time.monotonic() + TELL_SECONDS
+
+    def _next_timer(self) -> float | None:
+        if not self._watchers:
+            return None
+        return self._changes_at if self._may_have_changed else self._tell_at
 
     def _forget(self, watcher: _Watcher) -> None:
         if watcher in self._watchers:
@@ -48,10 +58,14 @@ class LinkActivity:
         watcher.call.item(item)
 
     def after_commit(self) -> None:
-        """Tell of changes at once; of the passing of time now and then."""
+        """Tell of a change at once, and of those that follow it together; of the passing of time now and then."""
         if not self._watchers:
             return
         now = time.monotonic()
+        if now < self._changes_at:
+            self._may_have_changed = True
+            return
+        self._may_have_changed = False
         item = self._describe()
         is_due = now >= self._tell_at
         if is_due:
@@ -59,6 +73,7 @@ class LinkActivity:
         for watcher in list(self._watchers):
             if is_due or watcher.told is None or _lasting(watcher.told) != _lasting(item):
                 self._tell(watcher, item)
+                self._changes_at = now + PACE_SECONDS
 
     def cancel(self, connection: LinkConnection, number: int) -> None:
         for watcher in list(self._watchers):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from .runner import Runner
 
 
+PACE_SECONDS = 0.025
+"""Between two pages of one reader while the journal grows: what comes first is told at once, what follows together."""
+
+
 @dataclass(slots=True)
 class Follow:
     """A reader of the journal: page by page, at its own pace.
@@ -32,6 +36,7 @@ class Follow:
         cut: whether that stopped it.
         until: the seq after which it is complete; None follows for ever.
         finish: called when it is complete.
+        next_at: before which it gets no further page of a journal that grows.
     """
 
     call: Call
@@ -45,6 +50,7 @@ class Follow:
     items: int = 0
     size: int = 0
     cut: bool = False
+    next_at: float = 0.0
 
     def is_full(self, item: Item) -> bool:
         """Whether this item is beyond what was asked for; the first one never is."""
@@ -82,7 +88,6 @@ class LinkWaiting:
         self._journal = journal
         self._follows: list[Follow] = []
         self._waiters: list[Waiter] = []
-        self._follow_seq = 0
         runner.loop.add_timer(self._next_timer)
 
     def answer_when_ended(self, waiter: Waiter, stream: bool) -> None:
@@ -199,6 +204,7 @@ class LinkWaiting:
             follow.call.connection.on_drain.append(resume)
             return
         follow.in_flight = True
+        follow.next_at = time.monotonic() + PACE_SECONDS
         until = follow.until
 
         def told(result: Page | JournalError) -> None:
@@ -227,21 +233,26 @@ class LinkWaiting:
         if follow.until is not None and follow.after >= follow.until and not result.more:
             self._stop(follow)
             follow.finish(follow.after)
-        elif result.more or follow.after < self._runner.recorder.committed_seq:
+        elif result.more or follow.until is not None:
             self._pump(follow)
 
     def after_commit(self) -> None:
         """Something may have been recorded: readers that follow get their next page, waiters their answer."""
-        seq = self._runner.recorder.committed_seq
-        if seq != self._follow_seq:
-            self._follow_seq = seq
+        if self._follows:
+            now = time.monotonic()
             for follow in list(self._follows):
-                self._pump(follow)
+                if self._has_news(follow) and now >= follow.next_at:
+                    self._pump(follow)
         if self._waiters:
             self._check_idle()
 
+    def _has_news(self, follow: Follow) -> bool:
+        return not follow.in_flight and follow.after < self._runner.recorder.committed_seq
+
     def _next_timer(self) -> float | None:
-        return min((w.due for w in self._waiters if w.due is not None), default=None)
+        due = [w.due for w in self._waiters if w.due is not None]
+        due.extend(follow.next_at for follow in self._follows if self._has_news(follow))
+        return min(due, default=None)
 
     def run_timers(self) -> None:
         now = time.monotonic()

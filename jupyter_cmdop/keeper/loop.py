@@ -1,14 +1,15 @@
 """One thread's wait for ZMQ sockets and plain descriptors together.
 
 A ZMQ socket's descriptor is edge-triggered: it tells of a *change*, and sending or receiving on the socket can take
-the change away unseen (zeromq/pyzmq#2173). So every socket that was touched is asked for its events again before the
-loop sleeps; only then is waiting on descriptors safe.
+the change away unseen (zeromq/pyzmq#2173). So every socket that was touched, that is sent to or received from, is
+asked for its events again before the loop sleeps; only then is waiting on descriptors safe.
 """
 
 from __future__ import annotations
 
 import collections
 import os
+import select
 import selectors
 import threading
 import time
@@ -16,18 +17,31 @@ from collections.abc import Callable
 
 import zmq
 
+from ..backends.zmq_frames import has_input
+
 MAX_SLEEP_SECONDS = 60.0
+# While things happen nobody works out what is due: timers run so often at least, and may be so late at most.
+TIMER_SECONDS = 0.005
+SHORT_SLEEP_SECONDS = 0.001  # below it `selectors` would round up, and a rest would be twice as long
 Handler = Callable[[], bool | None]
 """Does bounded work; True means that there may be more."""
 
 
 class Loop:
-    """Handlers by descriptor and by ZMQ socket, timers, and calls from other threads."""
+    """Handlers by descriptor and by ZMQ socket, timers, and calls from other threads.
+
+    Attributes:
+        is_time: after a turn, whether what is due is to be looked at.
+    """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._zmq: dict[int, tuple[zmq.Socket[bytes], Handler]] = {}
-        self._touched: dict[int, None] = {}
+        self._handlers: dict[zmq.Socket[bytes], Handler] = {}
+        self._descriptors: dict[zmq.Socket[bytes], int] = {}
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._touched: dict[zmq.Socket[bytes], None] = {}
+        self._resting: zmq.Socket[bytes] | None = None
+        self._rests_until = 0.0
         self._posted: collections.deque[Callable[[], None]] = collections.deque()
         self._wake_read, self._wake_write = (
             os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
@@ -35,28 +49,47 @@ class Loop:
         self._woken = threading.Lock()
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._clear_wake)
         self._timers: list[Callable[[], float | None]] = []
+        self._timers_at = 0.0
+        self._was_busy = True
+        self.is_time = True
         self.stopped = False
 
     # ---------------------------------------------------------------- registration
 
     def add_socket(self, socket: zmq.Socket[bytes], handler: Handler) -> None:
-        descriptor = socket.getsockopt(zmq.FD)
-        if not isinstance(descriptor, int):
-            raise AssertionError("a ZMQ socket's descriptor is a number")
-        self._zmq[descriptor] = (socket, handler)
+        descriptor = _descriptor(socket)
+        self._handlers[socket] = handler
+        self._descriptors[socket] = descriptor
+        self._sockets[descriptor] = socket
         self._selector.register(descriptor, selectors.EVENT_READ, None)
-        self._touched[descriptor] = None
+        self._touched[socket] = None
 
     def remove_socket(self, socket: zmq.Socket[bytes]) -> None:
-        for descriptor, (known, _) in list(self._zmq.items()):
-            if known is socket:
-                self._selector.unregister(descriptor)
-                del self._zmq[descriptor]
-                self._touched.pop(descriptor, None)
+        if self._handlers.pop(socket, None) is None:
+            return
+        self._touched.pop(socket, None)
+        descriptor = self._descriptors.pop(socket)
+        del self._sockets[descriptor]
+        if self._resting is socket:
+            self._resting = None
+        else:
+            self._selector.unregister(descriptor)
+
+    def touch(self, socket: zmq.Socket[bytes]) -> None:
+        """After sending to it or asking it anything: its wake-up may have been eaten."""
+        if socket in self._handlers:
+            self._touched[socket] = None
 
     def touch_all(self) -> None:
-        """After sends: any socket's wake-up may have been eaten."""
-        self._touched.update(dict.fromkeys(self._zmq))
+        """After what may have touched any."""
+        self._touched.update(dict.fromkeys(self._handlers))
+
+    def rest(self, socket: zmq.Socket[bytes], seconds: float) -> None:
+        """Let one socket wait, so that more has come when it is read next; everything else is heard at once."""
+        if self._resting is not None or socket not in self._handlers:
+            return
+        self._resting, self._rests_until = socket, time.monotonic() + seconds
+        self._selector.unregister(self._descriptors[socket])
 
     def add_reader(self, descriptor: int, handler: Handler) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
@@ -85,20 +118,29 @@ class Loop:
 
     def turn(self) -> None:
         """Wait until something happens, and handle all that has happened. The caller then commits the turn."""
-        ready = self._ready_sockets()
-        timeout = 0.0 if ready or self._posted else self._timeout()
+        self._forget_idle()
+        awake = self._awake()
         try:
-            found = self._selector.select(timeout)
+            found = self._select(0.0 if awake else self._timeout())
         except InterruptedError:
             return
+        now = time.monotonic()
+        self._was_busy = awake or bool(found)
+        self.is_time = not self._was_busy or now >= self._timers_at
+        if self.is_time:
+            self._timers_at = now + TIMER_SECONDS
+        if self._resting is not None and (found or now >= self._rests_until):
+            self.end_rest()
         for key, _ in found:
-            if key.data is None:
-                self._touched[key.fd] = None
-        for descriptor in self._ready_sockets():
-            socket_and_handler = self._zmq.get(descriptor)
-            if socket_and_handler is not None:
-                self._touched[descriptor] = None
-                socket_and_handler[1]()
+            if key.data is None and (socket := self._sockets.get(key.fd)) is not None:
+                self._touched[socket] = None
+        resting = self._resting
+        for socket in list(self._touched):
+            # It may have been removed in this turn, by what another has brought.
+            if socket is not resting and (handler := self._handlers.get(socket)) is not None:
+                del self._touched[socket]
+                if handler():
+                    self.touch(socket)
         for key, _ in found:
             if key.data is None:
                 continue
@@ -108,21 +150,40 @@ class Loop:
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
-    def _ready_sockets(self) -> list[int]:
-        """Descriptors of touched sockets that have something to read; the others are asked again when they wake."""
-        ready = []
-        for descriptor in list(self._touched):
-            known = self._zmq.get(descriptor)
-            if known is not None and int(known[0].getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                ready.append(descriptor)
-            else:
-                del self._touched[descriptor]
-        return ready
+    def _forget_idle(self) -> None:
+        """Of the touched sockets only those stay that have something to read; the others tell when that changes."""
+        for socket in list(self._touched):
+            if socket is not self._resting and not has_input(socket):
+                del self._touched[socket]
+
+    def _awake(self) -> bool:
+        return bool(self._posted) or any(socket is not self._resting for socket in self._touched)
+
+    def _select(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        if 0 < timeout < SHORT_SLEEP_SECONDS and isinstance(self._selector, selectors.EpollSelector):
+            descriptor = self._selector.fileno()
+            if descriptor < FD_SETSIZE and not select.select([descriptor], (), (), timeout)[0]:
+                return []
+            timeout = 0.0
+        return self._selector.select(timeout)
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        due = [when - now for timer in self._timers if (when := timer()) is not None]
-        return max(0.0, min([MAX_SLEEP_SECONDS, *due]))
+        if self._was_busy:
+            return TIMER_SECONDS if self._resting is None else max(0.0, self._rests_until - now)
+        first = now + MAX_SLEEP_SECONDS if self._resting is None else self._rests_until
+        for timer in self._timers:
+            due = timer()
+            if due is not None and due < first:
+                first = due
+        return max(0.0, first - now)
+
+    def end_rest(self) -> None:
+        """Hear again what rests: the turn that follows reads it."""
+        socket, self._resting = self._resting, None
+        if socket is not None:
+            self._selector.register(self._descriptors[socket], selectors.EVENT_READ, None)
+            self._touched[socket] = None
 
     def _clear_wake(self) -> None:
         self._woken.release()
@@ -135,6 +196,16 @@ class Loop:
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+FD_SETSIZE = 1024  # `select` knows no higher descriptor
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    descriptor = socket.getsockopt(zmq.FD)
+    if not isinstance(descriptor, int):
+        raise AssertionError("a ZMQ socket's descriptor is a number")
+    return descriptor
 
 
 def _pipe() -> tuple[int, int]:

@@ -203,7 +203,7 @@ class Runner:
     def commit(self) -> None:
         """End the turn: record, then send; what the sends bring about is a turn of its own."""
         while self.recorder.commit(self.session.floor.generation):
-            self.loop.touch_all()
+            pass
 
     # ------------------------------------------------------------------ out
 

@@ -34,6 +34,9 @@ _PROTOCOL_LOG.setLevel(logging.WARNING)
 
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024  # as for every other way in; a cell may be large
 READ_BYTES = 256 * 1024
+TOGETHER_BYTES = (
+    64 * 1024
+)  # up to which the frames of one turn are written together, and a longer one by itself
 OUTBOX_BYTES = 8 * 1024 * 1024  # unread by the client; beyond, it catches up from the journal
 HARD_BYTES = 1024 * 1024 * 1024  # of what cannot be left out; beyond, the connection is closed
 HARD_FRAMES = 65_536  # waiting; a client that pings and does not read would fill memory with pongs
@@ -110,6 +113,8 @@ class WebsocketConnection:
         self._drained = drained
         self._out: collections.deque[memoryview] = collections.deque()
         self.unsent = 0
+        self._turn: list[bytes] = []
+        self._turn_bytes = 0
         self._writing = False
         self._broken = False
         self._is_closing = False
@@ -195,6 +200,25 @@ class WebsocketConnection:
     def _push(self, data: bytes) -> None:
         if self._broken:
             return
+        if self._turn_bytes + len(data) > TOGETHER_BYTES:
+            self.flush()
+        if self._out or len(data) > TOGETHER_BYTES:
+            self._send(data)
+        else:
+            self._turn.append(data)
+            self._turn_bytes += len(data)
+
+    def flush(self) -> None:
+        """Write what the turn has brought; to be called at its end, because a call of the system is dear."""
+        if self._turn:
+            data = b"".join(self._turn)
+            self._turn.clear()
+            self._turn_bytes = 0
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if self._broken:
+            return
         if not self._out:
             try:
                 sent = self._socket.send(data)
@@ -217,16 +241,20 @@ class WebsocketConnection:
     def _break(self) -> None:
         """Nothing can be written any more. What has arrived (a pong, a last request) is still read, then the end."""
         self._broken = True
-        self._out.clear()
-        self.unsent = 0
+        self._forget_unsent()
         self._watch()
+
+    def _forget_unsent(self) -> None:
+        self._out.clear()
+        self._turn.clear()
+        self.unsent = self._turn_bytes = 0
 
     def _watch(self) -> None:
         if bool(self._out) != self._writing and self._socket.fileno() >= 0:
             self._writing = bool(self._out)
             self._loop.watch_writes(self._socket.fileno(), self._ready, writing=self._writing)
 
-    def _flush(self) -> None:
+    def _write_on(self) -> None:
         try:
             while self._out:
                 sent = self._socket.send(self._out[0])
@@ -250,7 +278,7 @@ class WebsocketConnection:
 
     def _ready(self) -> None:
         if self._out:
-            self._flush()
+            self._write_on()
         self._read()
 
     def _read(self) -> bool:
@@ -328,7 +356,8 @@ class WebsocketConnection:
         """It is over; its socket stays for what is owed."""
         if not self.is_open:
             return
-        if self._broken:
+        self.flush()
+        if self._broken or self._socket.fileno() < 0:  # what was owed cannot be written
             self._end(code, reason)
             return
         self._leaving.add(self)
@@ -354,8 +383,7 @@ class WebsocketConnection:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
-        self._out.clear()
-        self.unsent = 0
+        self._forget_unsent()
 
 
 def _at_most(reason: str) -> str:

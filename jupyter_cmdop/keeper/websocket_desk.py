@@ -73,7 +73,13 @@ class WebsocketDesk:
         self._count = 0
         self._leaving = Leaving()
         self._tick_at = time.monotonic() + TICK_SECONDS
-        runner.loop.add_timer(lambda: self._tick_at if self._seats or self._leaving else None)
+        runner.loop.add_timer(self._next_timer)
+
+    def _next_timer(self) -> float | None:
+        if not self._seats and not self._leaving:
+            return None
+        marks = (due for seat in self._seats.values() if (due := seat.mark_due) is not None)
+        return min(self._tick_at, min(marks, default=self._tick_at))
 
     def clients(self) -> Iterator[Seat]:
         return (seat for seat in list(self._seats.values()) if seat.connection is not None)
@@ -234,6 +240,7 @@ class WebsocketDesk:
                 seat.mark()
             else:
                 seat.catch_up()
+            seat.flush()
 
     def close_all(self, reason: str) -> None:
         for seat in list(self._seats.values()):

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 10.0
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
+MARK_SECONDS = 0.01  # between two marks of less: a mark and its answer cost as much as a cell
 HEADER_SESSIONS = 64  # of one client; stock ones have one
 FLUSH_SECONDS = 1.0  # in which a client that is back sends what it has kept
 
@@ -99,6 +100,8 @@ class Seat:
         self._marked = (0, 0)
         self._mark_answered = True
         self._since_mark = 0
+        self._mark_at = 0.0
+        self._mark_is_owed = False
         self._heard_at = 0.0
         self._ping_at = 0.0
         self._fetching = False
@@ -151,6 +154,10 @@ class Seat:
         self._since_mark += len(frame)
         if seq > self.sent:
             self.sent = seq
+
+    def flush(self) -> None:
+        if self.connection is not None:
+            self.connection.flush()
 
     # ------------------------------------------------------------------ connections
 
@@ -287,12 +294,25 @@ class Seat:
     def mark(self) -> None:
         """Ask for the proof that everything so far has been read."""
         connection, reached = self.connection, (self.sent, self._unproven.written)
+        self._mark_is_owed = False
         if connection is None or reached == self._marked:
             return
-        if not self._mark_answered and self._since_mark < MARK_BYTES:
-            return
+        if self._since_mark < MARK_BYTES:
+            if not self._mark_answered:
+                return
+            now = time.monotonic()
+            # What was said to this client alone is not in the journal, and a prompt must not be shown twice.
+            is_said_alone = self._unproven.written != self._marked[1]
+            if now < self._mark_at and not is_said_alone:
+                self._mark_is_owed = True
+                return
+            self._mark_at = now + MARK_SECONDS
         self._marked, self._since_mark, self._mark_answered = reached, 0, False
         connection.ping(b"%d.%d" % reached)
+
+    @property
+    def mark_due(self) -> float | None:
+        return self._mark_at if self._mark_is_owed else None
 
     def ponged(self, connection: WebsocketConnection, payload: bytes) -> None:
         if connection is not self.connection:

@@ -15,6 +15,7 @@ the infinities become null, half a surrogate pair and bytes that are not UTF-8 b
 from __future__ import annotations
 
 import builtins
+import functools
 import hashlib
 import hmac
 import json
@@ -253,16 +254,24 @@ def split(frames: Sequence[bytes | memoryview | Frame], *, limits: Limits = LIMI
     return Message(raw[:at], signature, header, parent, metadata, content, raw[at + 6 :])
 
 
+@functools.lru_cache(maxsize=256)
+def _keyed(key: bytes) -> hmac.HMAC:
+    """To be copied: what the key brings is worked out once."""
+    return hmac.new(key, digestmod="sha256")
+
+
 def sign(key: bytes, header: bytes, parent: bytes, metadata: bytes, content: bytes) -> bytes:
     """Sign with HMAC-SHA256, as lower-case hex; b"" when the key is empty, as the specification says."""
     if not key:
         return b""
+    digest = _keyed(key).copy()
     if len(content) + len(metadata) <= _JOIN_BYTES:
-        return hmac.digest(key, b"".join((header, parent, metadata, content)), "sha256").hex().encode()
-    digest = hmac.new(key, header, "sha256")
-    digest.update(parent)
-    digest.update(metadata)
-    digest.update(content)
+        digest.update(b"".join((header, parent, metadata, content)))
+    else:
+        digest.update(header)
+        digest.update(parent)
+        digest.update(metadata)
+        digest.update(content)
     return digest.hexdigest().encode()
 
 

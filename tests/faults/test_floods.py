@@ -24,6 +24,7 @@ from tests.faults.attacks import (
     keeper_of,
     kernel_of,
     link_path,
+    null_spec,
     rss_of,
     wait_ready,
     wait_until,
@@ -42,6 +43,7 @@ from tests.support import (
     is_idle_of,
     journal,
     reply_of,
+    run_cli,
     start_cli,
     text_of,
     wait_for_entry,
@@ -300,3 +302,21 @@ def test_raw_output_of_what_a_kernel_left_behind_does_no_harm(session: Sessions)
     assert made.run("import os; os.write(1, b'fresh\\n'); 1").status == "ok"
     wait_for_entry(made, "backend_output", where=lambda e: "fresh" in e["data"]["text"])
     child.kill()
+
+
+def test_what_a_kernel_drops_is_said(home: Home, session: Sessions, clients: Clients) -> None:
+    """A publisher that does not wait for its reader drops silently; the numbers of its messages tell how many."""
+    made = session(kernel=null_spec(home))
+    bot = clients(made, "bot")
+    reply_of(bot, bot.execute("say all is well"))
+    losing = bot.execute("swallow 7")
+    reply_of(bot, losing)
+    gap = wait_for_entry(made, "gap")
+    assert gap["data"]["lost"] == 7
+    shown = iopub_until(bot, lambda m: m["msg_type"] == "stream" and m["content"]["name"] == "stderr")[-1]
+    assert "7 messages of the kernel are lost" in shown["content"]["text"]
+    assert shown["parent_header"]["msg_id"] == losing
+    assert shown["metadata"]["cmdop"]["actor"]["id"] == "keeper"
+    assert "7 messages" in run_cli("read", made.name, "--view", "stream").out
+    reply_of(bot, bot.execute("say all is well"))
+    assert len(journal(made, "gap")) == 1
