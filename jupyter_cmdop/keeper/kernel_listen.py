@@ -161,13 +161,17 @@ class KernelListen:
         """Read what there is, and rest for a moment when more is to be expected, so that each turn has more to do.
 
         A kernel that prints as fast as it can wants the core that a turn takes, and most of a turn's cost is the same
-        for one message as for many. The reply to a cell ends the rest, and what is behind it is the cell's idle: its end
-        is never delayed.
+        for one message as for many. The end of a cell is never delayed: its reply ends the rest.
         """
         if self._read("iopub", IOPUB_TURN) is None:
             return True
         channels = self.state.channels
-        if not self._is_at_rest and not self._await_idle and channels is not None and "iopub" in channels.sockets:
+        if (
+            not self._is_at_rest
+            and not self._await_idle
+            and channels is not None
+            and "iopub" in channels.sockets
+        ):
             self._runner.loop.rest(channels.sockets["iopub"], REST_SECONDS)
         return False
 

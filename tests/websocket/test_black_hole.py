@@ -167,3 +167,26 @@ def test_nothing_comes_twice_when_no_pong_is_on_the_way(
     ids = [m["msg_id"] for m in recorded(viewer.received)]
     assert len(ids) == len(set(ids))
     check_watchers(watchers, msg_id, cell.lines)
+
+
+@others
+@seconds
+def test_a_client_that_says_its_place_gets_each_line_once(
+    view: View, network: Network, gate: Gate, tmp_path: Path, seconds: float, others: int
+) -> None:
+    """In the middle of the lines, whatever pong was lost: the cursor of the last message is proof enough."""
+    cell = Cell(gate, tmp_path, seconds)
+    viewer = view(f"place-{seconds}-{others}", address=network.address)
+    watchers = [view(f"watcher-place-{seconds}", actor="dan") for _ in range(others)]
+    msg_id = viewer.execute(cell.code)
+    viewer.until(says(f"{BEFORE // 2}\n"))
+    network.go_dark()
+    cell.wait("dark")
+    viewer.abandon()
+    gate.open()
+    viewer.connect(cursor=f"1:{max(seq_of(m) for m in recorded(viewer.received))}")
+    viewer.until(is_idle_of(msg_id), is_reply_to(msg_id))
+    assert text_in(viewer.received).split() == [str(n) for n in range(cell.lines)]
+    ids = [m["msg_id"] for m in recorded(viewer.received)]
+    assert len(ids) == len(set(ids))
+    check_watchers(watchers, msg_id, cell.lines)
