@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -269,6 +270,7 @@ class Keeper:
             self._run_setup()
             gc.collect()
             gc.freeze()
+            _trim()
             _step_back()
             self.runner.recorder.send(self.ready, None)
             return
@@ -555,3 +557,10 @@ def _step_back() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+def _trim() -> None:
+    """Give back what starting has left free: a session may stay for weeks."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library than glibc has no such call
+            ctypes.CDLL(None).malloc_trim(0)
