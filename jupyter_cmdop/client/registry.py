@@ -206,11 +206,20 @@ class Registry:
         return sorted(found, key=lambda pointer: pointer.name.casefold())
 
     def list_records(self) -> list[Record]:
-        """All records, the youngest first."""
-        if not self.sessions.is_dir():
+        """All records, the youngest first.
+
+        Raises:
+            PlaceError: the directory cannot be read.
+        """
+        try:
+            paths = list(self.sessions.glob("*/session.json"))
+        except FileNotFoundError:
             return []
+        except OSError as error:
+            advice = "choose another with CMDOP_STATE_DIR"
+            raise PlaceError(self.sessions, f"cannot be read ({error.strerror})", advice) from error
         records = []
-        for path in self.sessions.glob("*/session.json"):
+        for path in paths:
             record = _convert(Record, _read_json(path))
             if record is not None and record.id == path.parent.name:
                 records.append(record)
@@ -223,11 +232,15 @@ class Registry:
         """
         since = time.time() - LOST_SECONDS
         records = []
-        for path in self.sessions.glob("*/session.json"):
+        try:
+            paths = list(self.sessions.glob("*/session.json"))
+        except OSError:  # where nothing can be read nothing of ours was lost: what lives is told all the same
+            return []
+        for path in paths:
             try:
                 if path.stat().st_mtime < since:
                     continue
-            except FileNotFoundError:
+            except OSError:
                 continue
             record = _convert(Record, _read_json(path))
             if (

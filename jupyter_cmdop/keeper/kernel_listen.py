@@ -163,11 +163,13 @@ class KernelListen:
         A kernel that prints as fast as it can wants the core that a turn takes, and most of a turn's cost is the same
         for one message as for many. The end of a cell is never delayed: its reply ends the rest.
         """
-        if self._read("iopub", IOPUB_TURN) is None:
+        count = self._read("iopub", IOPUB_TURN)
+        if count is None:
             return True
         channels = self.state.channels
         if (
-            not self._is_at_rest
+            count > 0
+            and not self._is_at_rest
             and not self._await_idle
             and channels is not None
             and "iopub" in channels.sockets

@@ -142,6 +142,8 @@ def test_another_user_sees_none_of_our_sessions(home: Home, lone_session: Sessio
     tmp_path.chmod(0o777)
     env = {"JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "CMDOP_STATE_DIR": str(tmp_path / "state")}
     assert as_nobody(lambda: call_cli("ls", env=env)).data == []
+    past = as_nobody(lambda: call_cli("ls", "--all", env=env, code=1))  # this says that it cannot know
+    assert "cannot be read (Permission denied)" in past.err
     peeking = as_nobody(lambda: call_cli("ls", code=None, json_output=False))
     assert (peeking.code, lone_session.name in peeking.out) in ((1, False), (0, False))
     assert as_nobody(lambda: call_cli("run", lone_session.name, "1", code=None)).code in (1, 4)
