@@ -16,7 +16,7 @@ from ..core.actor import Actor
 from ..core.grants import Role
 from ..core.prompts import may_answer
 from .websocket_connection import NOT_ALLOWED, SESSION_OVER, Leaving, WebsocketConnection
-from .websocket_seat import Seat
+from .websocket_seat import MARK_SECONDS, MARK_SHARE_SECONDS, Seat
 
 if TYPE_CHECKING:
     from .journal_desk import JournalDesk
@@ -235,7 +235,9 @@ class WebsocketDesk:
                 self._drop(seat)
 
     def after_commit(self) -> None:
+        pace = max(MARK_SECONDS, len(self._seats) * MARK_SHARE_SECONDS)
         for seat in self.clients():
+            seat.mark_pace = pace
             if seat.live:
                 seat.mark()
             else:

@@ -39,6 +39,8 @@ PING_SECONDS = 10.0
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
 MARK_SECONDS = 0.01  # between two marks of less: a mark and its answer cost as much as a cell
+MARK_SHARE_SECONDS = 0.001  # for each viewer there is: together they answer a thousand marks a second at the most
+ALIVE_SECONDS = 1.0  # between two signs of life that count: the shortest lease is many times that
 HEADER_SESSIONS = 64  # of one client; stock ones have one
 FLUSH_SECONDS = 1.0  # in which a client that is back sends what it has kept
 
@@ -54,6 +56,7 @@ class Seat:
         settled: the seq up to which the client has surely read.
         sent: the seq up to which everything has been written to the connection.
         live: whether it is shown what comes as it comes; else it is catching up from the journal.
+        mark_pace: seconds between two marks.
         is_open: false once it is forgotten.
     """
 
@@ -101,8 +104,10 @@ class Seat:
         self._mark_answered = True
         self._since_mark = 0
         self._mark_at = 0.0
+        self.mark_pace = MARK_SECONDS
         self._mark_is_owed = False
         self._heard_at = 0.0
+        self._alive_at = 0.0
         self._ping_at = 0.0
         self._fetching = False
 
@@ -306,7 +311,7 @@ class Seat:
             if now < self._mark_at and not is_said_alone:
                 self._mark_is_owed = True
                 return
-            self._mark_at = now + MARK_SECONDS
+            self._mark_at = now + self.mark_pace
         self._marked, self._since_mark, self._mark_answered = reached, 0, False
         connection.ping(b"%d.%d" % reached)
 
@@ -325,7 +330,9 @@ class Seat:
             if proven == self._marked:
                 self._mark_answered = True
                 self.mark()
-        self._runner.submit(ev.Alive(self._attachment))
+        if self._heard_at >= self._alive_at:
+            self._alive_at = self._heard_at + ALIVE_SECONDS
+            self._runner.submit(ev.Alive(self._attachment))
 
     def run_timer(self, now: float) -> None:
         connection = self.connection
