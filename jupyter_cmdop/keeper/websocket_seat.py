@@ -39,7 +39,9 @@ PING_SECONDS = 10.0
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
 MARK_SECONDS = 0.01  # between two marks of less: a mark and its answer cost as much as a cell
-MARK_SHARE_SECONDS = 0.001  # for each viewer there is: together they answer a thousand marks a second at the most
+MARK_SHARE_SECONDS = (
+    0.001  # for each viewer there is: together they answer a thousand marks a second at the most
+)
 ALIVE_SECONDS = 1.0  # between two signs of life that count: the shortest lease is many times that
 HEADER_SESSIONS = 64  # of one client; stock ones have one
 FLUSH_SECONDS = 1.0  # in which a client that is back sends what it has kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import psutil
@@ -36,3 +37,14 @@ def test_a_keeper_sleeps_while_its_kernel_works_silently(
     gate.open()
     iopub_until(bot, is_idle_of(waiting))
     assert wake_ups(keeper) < WAKE_UPS
+
+
+@pytest.mark.kernel
+def test_what_the_keeper_gives_up_its_kernels_keep(session: Sessions) -> None:
+    """It lets others have a core first; a kernel, and one that follows it, works as if it had been started by hand."""
+    made = session()
+    ours = str(os.getpriority(os.PRIO_PROCESS, 0))
+    code = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
+    assert made.run(code).text.strip() == ours
+    made.restart()
+    assert made.run(code).text.strip() == ours

@@ -279,7 +279,7 @@ def test_what_was_composed_while_away_is_refused(
     viewer.run("composed = 0")
     getattr(viewer, how)()
     wait_for_status(shared, lambda s: not any(p.actor == "carol" for p in s.presence))
-    # Further back than a message is on its way on a machine that has much to do: what is nearer may have been sent since.
+    # Further back than any message is on its way on a busy machine: what is nearer may have been sent since.
     then = {"date": (datetime.now(UTC) - timedelta(seconds=5)).isoformat()}
     old_id, old = viewer.make_execute("composed = 'while away'", header=then)
     old_comm = viewer.make("comm_info_request", {}, header=then)
