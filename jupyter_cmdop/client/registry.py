@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from .errors import PlaceError, Refused, UnknownSession
 
 LOCK_SECONDS = 10.0
 """How long a change waits for the registry lock; its holders only write one small file."""
+SETTLER = (sys.executable, "-m", "jupyter_cmdop.keeper.settle")
+SETTLE_SECONDS = 30.0
 STARTING_SECONDS = 120.0
 """A reserved name whose spawner is gone is given up after this; its spawner would have removed it."""
 
@@ -342,6 +345,7 @@ class Registry:
             liveness = facts(other)
             if liveness.state != "lost":
                 raise Refused(_name_taken(other, liveness))
+            self.settle(other.id)
             self._tidy(other, liveness.reason)
 
     def update(self, session_id: str, **changes: Any) -> None:
@@ -383,6 +387,9 @@ class Registry:
         if not os.path.lexists(self.pointers):
             return []
         swept = []
+        for pointer in self.list_pointers():  # not under the lock: a long journal takes its time
+            if facts(pointer).state == "lost":
+                self.settle(pointer.id)
         with self.locked():
             for pointer in self.list_pointers():
                 liveness = facts(pointer)
@@ -394,6 +401,29 @@ class Registry:
                 if _UUID.fullmatch(path.name) and not self._path(path.name).exists():
                     remove_private_dir(path)
         return swept
+
+    def settle(self, session_id: str) -> None:
+        """Let the journal of a lost session say how each operation ended, as far as anybody can know.
+
+        What cannot be settled (a damaged journal, a full disk) stays as it is: nothing in it becomes wrong.
+        """
+        import subprocess
+
+        directory = self.sessions / session_id if _UUID.fullmatch(session_id) else None
+        if directory is None or not (directory / "journal.sqlite").is_file():
+            return
+        try:
+            subprocess.run(
+                [*SETTLER, str(directory), session_id],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                timeout=SETTLE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return
 
     def _tidy(self, pointer: Pointer, reason: str) -> None:
         record = (

@@ -175,6 +175,11 @@ class JournalStore:
         """The last entry that is known to be on disk; -1 until the first `sync`."""
         return self._synced
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed: then it refuses for good, and only a new session has a record again."""
+        return self._failure is not None
+
     def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
         """Write entries behind the one with `expected_seq`, all or none; `sync` makes them durable.
 

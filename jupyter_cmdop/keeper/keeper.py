@@ -61,10 +61,12 @@ class Keeper:
     Args:
         config: what it is told at its start.
         ready: called once, with None when the session can be used or with the reason why not.
+        umask: the user's, for the kernel; None leaves the process's own.
     """
 
     config: KeeperConfig
     ready: Callable[[str | None], None]
+    umask: int | None = None
     exit_code: int = 0
     _stop_at: float | None = None
     _ended_pids: list[int] = field(default_factory=list)
@@ -79,7 +81,9 @@ class Keeper:
         self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self.runner = Runner(config, self.loop, self.recorder)
         sockets = Path(config.sockets)
-        process = KernelProcess(config.spec, sockets, config.cwd or str(Path.home()), dict(config.env))
+        process = KernelProcess(
+            config.spec, sockets, config.cwd or str(Path.home()), dict(config.env), umask=self.umask
+        )
         self.kernel = KernelSide(
             self.runner, self.context, process, started=self._kernel_started, stopped=self._kernel_stopped
         )
@@ -223,7 +227,7 @@ class Keeper:
             return
         log.warning("the sockets in %s were removed: making them again", directory)
         try:
-            make_private(directory)
+            make_private(directory.parent, directory)
             self.link.listen_again()
             self.grants.bind_again()
         except OSError as error:
@@ -495,7 +499,7 @@ class Keeper:
         }
         path = Path(config.pointer)
         with self._complaining(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a runtime directory may go at logout
+            make_private(path.parent)  # a runtime directory may go at logout
             write_private(path, encode_json(pointer))
 
     def _write_session_record(self, state: str, reason: str) -> None:

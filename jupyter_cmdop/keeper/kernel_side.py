@@ -202,6 +202,7 @@ class KernelSide:
             loop.remove_socket(channels.sockets["iopub"])
             loop.add_socket(channels.unbound_iopub(), self.listen.reader("iopub"))
         channels.launched.connection_file.unlink(missing_ok=True)
+        self.process.close_sockets_to_others()
         self.state.phase = "ready"
         self._deadline = None
         self._ready_at = time.monotonic()
