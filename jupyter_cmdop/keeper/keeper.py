@@ -41,6 +41,7 @@ from .link_verbs import LinkVerbs
 from .loop import Loop
 from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
+from .settle import settle
 from .stamps import Origin
 from .websocket_desk import WebsocketDesk
 
@@ -541,6 +542,8 @@ class Keeper:
             self.recorder.close()
         except JournalError as error:
             log.error("the journal could not be closed cleanly: %s", error)
+        if self.recorder.unavailable is not None:
+            self._settle()
         self.context.destroy(linger=0)
         self.loop.close()
         if not self._has_failed:  # else it shows the session as lost until somebody has taken note
@@ -548,6 +551,15 @@ class Keeper:
         shutil.rmtree(self.config.sockets, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
             Path(self.config.connections).rmdir()
+
+
+    def _settle(self) -> None:
+        """What was to be recorded and could not be is lost: say of each operation what can be known."""
+        try:
+            settle(Path(self.config.state), self.config.id)
+        except JournalError as error:
+            log.error("the record has no end yet: %s", error)
+            self._has_failed = True  # the pointer stays, and whoever tidies it away tries again
 
 
 def _step_back() -> None:
