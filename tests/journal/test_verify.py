@@ -119,6 +119,8 @@ def test_every_cut_tail_is_located_with_every_later_receipt(directory: Path) -> 
     for kept in range(1, last):
         copy = shutil.copytree(directory, directory.parent / f"cut-{kept}")
         cut(copy, kept)
+        if kept < 2:  # the second is an admission: who cuts well takes it out of the index, too
+            tamper(copy, "DELETE FROM requests")
         assert verify(copy).ok
         for held in receipts:
             report = verify(copy, held)
