@@ -206,8 +206,12 @@ class Registry:
         return sorted(found, key=lambda pointer: pointer.name.casefold())
 
     def list_records(self) -> list[Record]:
-        """All records, the youngest first."""
-        if not self.sessions.is_dir():
+        """All records, the youngest first.
+
+        Raises:
+            PlaceError: the directory is not ours alone, so what is in it proves nothing.
+        """
+        if not self._may_believe_records():
             return []
         records = []
         for path in self.sessions.glob("*/session.json"):
@@ -217,9 +221,18 @@ class Registry:
         return sorted(records, key=lambda record: record.closed or record.created, reverse=True)
 
     def record(self, session_id: str) -> Record | None:
-        if not _UUID.fullmatch(session_id):
+        if not _UUID.fullmatch(session_id) or not self._may_believe_records():
             return None
         return _convert(Record, _read_json(self.sessions / session_id / "session.json"))
+
+    def _may_believe_records(self) -> bool:
+        """Whether there are records; raises PlaceError when somebody else could have written them."""
+        if not os.path.lexists(self.sessions):
+            return False
+        if self.sessions.parent == places.state_dir():
+            places.check_private_dir(self.sessions.parent)
+        places.check_private_dir(self.sessions)
+        return True
 
     def resolve(self, name: str) -> Found:
         """Find the live session of this name, else the last that bore it.
