@@ -44,6 +44,7 @@ class GrantEndpoints:
         self._alive_at = time.monotonic() + ALIVE_SECONDS
         self._zap = _Zap(context, self)
         self.files: dict[str, tuple[str, float]] = {}
+        self.problem: Exception | None = None  # why the last one that could not be opened could not
         runner.loop.add_timer(self._next_timer)
 
     def endpoints(self) -> Iterable[KernelEndpoint]:
@@ -73,7 +74,9 @@ class GrantEndpoints:
             self._zap.start()
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in grant.actor.id)
         directory = Path(runner.config.connections)
-        make_private(directory.parent, directory)  # a runtime directory may go at logout, and come back as somebody else's
+        make_private(
+            directory.parent, directory
+        )  # a runtime directory may go at logout, and come back as somebody else's
         path = directory / f"{runner.name}-{safe}-{grant.id}.json"
         endpoint.write_connection_file(
             path,

@@ -306,6 +306,7 @@ class Keeper:
             self.grants.open(self.runner.session.grants[grant])
         except (OSError, zmq.ZMQError) as error:  # no descriptors, or no space
             log.error("the endpoint of grant %s cannot be opened: %s", grant, error)
+            self.grants.problem = error
             self.runner.submit(ev.Revoke(self.runner.keeper.id, grant))
 
     def close_grant(self, grant: str, reason: str) -> None:
@@ -551,7 +552,6 @@ class Keeper:
         shutil.rmtree(self.config.sockets, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
             Path(self.config.connections).rmdir()
-
 
     def _settle(self) -> None:
         """What was to be recorded and could not be is lost: say of each operation what can be known."""

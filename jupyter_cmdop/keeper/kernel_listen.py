@@ -15,7 +15,16 @@ from ..core import events as ev
 from ..core.actor import KEEPER, KERNEL, UNATTRIBUTED
 from ..core.operations import MAIN_LANE
 from ..wire.errors import WireError
-from ..wire.kernel import Message, ParentHeader, decode_as, parse_header, parse_parent, split, stamp_metadata, verify
+from ..wire.kernel import (
+    Message,
+    ParentHeader,
+    decode_as,
+    parse_header,
+    parse_parent,
+    split,
+    stamp_metadata,
+    verify,
+)
 from ..wire.websocket import encode_v1
 from .clients import Client, Published
 from .history import History

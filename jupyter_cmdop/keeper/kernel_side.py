@@ -40,9 +40,8 @@ NODROP = (
     "(lambda thread: thread.schedule(lambda: thread.socket.setsockopt(69, 1)))("
     "getattr(get_ipython().kernel, 'iopub_thread', None) or get_ipython().kernel.iopub_socket.io_thread)"
 )
-# ipykernel takes what its forked children print on a TCP port of the loopback interface, which every user of the machine
-# can reach. A secret keeps others' output out, but a port cannot keep others from filling the kernel's memory and its
-# log. The same pipe on a Unix socket in our directory is closed to them.
+# ipykernel takes what its forked children print on a TCP port of the loopback interface. A secret keeps the output of
+# other users of the machine out; a socket in our directory keeps them off altogether.
 FORK_PIPE = (
     "(lambda thread, address, zmq, done: (thread.schedule(lambda: ("
     "thread._pipe_in.socket.bind(address), "

@@ -24,7 +24,9 @@ MAINTENANCE_SECONDS = 5.0
 BACKLOG_BYTES = (
     64 * 1024 * 1024
 )  # output waiting for a journal that cannot be written; more is recorded as a gap
-TRY_BYTES = 256 * 1024  # of what waits, in one try: a try on a disk that is still full must cost next to nothing
+TRY_BYTES = (
+    256 * 1024
+)  # of what waits, in one try: a try on a disk that is still full must cost next to nothing
 
 
 class LostTheJournal(Exception):

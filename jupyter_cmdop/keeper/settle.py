@@ -1,7 +1,7 @@
 """Ends the record of a session whose keeper has died: what has no outcome gets one, and nothing is run again.
 
-`python -m jupyter_cmdop.keeper.settle DIRECTORY SESSION`, started by whoever tidies a lost session away. The lock of the
-journal keeps it off a session that lives; a second time it adds nothing.
+`python -m jupyter_cmdop.keeper.settle DIRECTORY SESSION` is started by whoever tidies a lost session away. The lock of
+the journal keeps it off a session that lives; a second time it adds nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Whoever reaches the kernel around the session, with the kernel's own key: what is seen of it, and what cannot be.
 
-Code in a kernel can read the kernel's key from its memory. What it asks the kernel then passes nobody, but the kernel says
-busy and idle about nearly everything it is asked, and names the request: one that never passed us is `unattributed`.
+Code in a kernel can read the kernel's key from its memory. What it asks the kernel then passes nobody, but the kernel
+says busy and idle about nearly everything, and names the request: one that never passed us is `unattributed`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,12 +56,12 @@ def stolen(made: Session) -> dict[str, Any]:
 
 
 @pytest.fixture
-def foreigner(stolen: dict[str, Any], clients: Clients) -> Iterator[BlockingKernelClient]:
+def foreigner(stolen: dict[str, Any], clients: Clients) -> BlockingKernelClient:
     """A client with the kernel's own key, connected to the kernel's own sockets."""
     client = clients.add(BlockingKernelClient())
     client.load_connection_info(stolen)
     client.start_channels(hb=False)
-    yield client
+    return client
 
 
 def seq_of(session: Session) -> int:
@@ -183,9 +183,7 @@ print([m["header"]["session"] for m in heard if m and m["msg_type"] == "input_re
         keepers = running.outcome()["text"].split()[-1]
     assert keepers.startswith("keeper-")
     after = seq_of(made)
-    msg_id = request(
-        foreigner, "execute_request", execute_request("around = 5"), header={"session": keepers}
-    )
+    msg_id = request(foreigner, "execute_request", execute_request("around = 5"), header={"session": keepers})
     wait_for_trace(made, after, msg_id)
     for number in range(1, 4):  # an id that the keeper has used
         after = seq_of(made)
@@ -237,7 +235,7 @@ def test_a_foreign_answer_to_a_prompt_is_not_seen(made: Session, foreigner: Bloc
 
 
 def test_output_forged_in_the_kernel_is_only_during(made: Session, clients: Clients) -> None:
-    """Code in the kernel can print under another's cell. So what is printed is *during* a cell, never *by* its author."""
+    """Code in the kernel can print under another's cell: so what is printed is *during* it, never *by* its author."""
     bot = clients(made, "bot")
     sent = bot.execute("'the victim'")
     reply_of(bot, sent)

@@ -1,4 +1,4 @@
-"""The disk below a journal fills up, or fails: new input is refused at once, what runs is seen, nothing is unrecorded."""
+"""The disk below a journal fills up, or fails: new input is refused, what runs is seen, nothing is unrecorded."""
 
 from __future__ import annotations
 
@@ -118,9 +118,7 @@ def texts(session: Session, operation: str) -> list[str]:
     return [str(output["text"]) for output in outputs if output and output["output_type"] == "stream"]
 
 
-def test_a_full_file_system(
-    home: Home, small_disk: Path, session: Sessions, clients: Clients
-) -> None:
+def test_a_full_file_system(home: Home, small_disk: Path, session: Sessions, clients: Clients) -> None:
     """Refused within 100 ms; a running cell is seen and recorded without a gap; all goes on when there is room."""
     made = session()
     bot, viewer = clients(made, "bot"), clients(made, "viewer", role="observer")
@@ -175,7 +173,9 @@ def test_refusals_are_quick_with_much_waiting_to_be_recorded(
     gate.open()
     assert reply_of(bot, sent)["content"]["status"] == "ok"
     wait_until(lambda: not unavailable(made), "it can record again")
-    recorded = sum(text.count("x") for text in texts(made, wait_for_entry(made, "ended", actor="bot")["operation"]))
+    recorded = sum(
+        text.count("x") for text in texts(made, wait_for_entry(made, "ended", actor="bot")["operation"])
+    )
     assert recorded == 100 * (LINE_BYTES - 1)
     assert made.run("ran").text.strip() == "[]"
     assert made.verify().ok

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_cmdop.client import places
-from jupyter_cmdop.client.errors import PlaceError
+from jupyter_cmdop.client.errors import ClientError, PlaceError
 from jupyter_cmdop.client.registry import Registry
 from jupyter_cmdop.client.session import Session
 from tests.faults.attacks import NOBODY, call_cli, is_root, null_spec, pointer_of
@@ -42,7 +42,9 @@ def too_open(*tops: Path) -> dict[str, str]:
     return found
 
 
-def test_everything_of_a_session_is_private(home: Home, umask: int, session: Sessions, clients: Clients) -> None:
+def test_everything_of_a_session_is_private(
+    home: Home, umask: int, session: Sessions, clients: Clients
+) -> None:
     """Each file, directory and socket: of the session, the kernel, a grant; also what a restart makes."""
     made = session(setup="1")
     bot = clients(made, "bot")
@@ -60,7 +62,9 @@ def test_everything_of_a_session_is_private(home: Home, umask: int, session: Ses
     assert too_open(home.state) == {}
 
 
-def test_code_in_a_kernel_has_the_umask_of_its_user(home: Home, umask: int, session: Sessions, tmp_path: Path) -> None:
+def test_code_in_a_kernel_has_the_umask_of_its_user(
+    home: Home, umask: int, session: Sessions, tmp_path: Path
+) -> None:
     """The keeper's own umask is strict; a file that a notebook writes has the mode that it has without us."""
     made = session()
     for incarnation in (1, 2):
@@ -173,7 +177,9 @@ def test_records_in_a_prepared_place_are_not_believed(alone: Path, how: str) -> 
         assert WORDS[how] in refused.err
 
 
-def test_a_place_too_long_for_a_socket_is_refused(alone: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_place_too_long_for_a_socket_is_refused(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     long = tmp_path / ("x" * 80)
     long.mkdir(mode=0o700)
     monkeypatch.setattr(places, "SOCKET_PARENT", long)
@@ -185,7 +191,9 @@ def test_a_place_too_long_for_a_socket_is_refused(alone: Path, monkeypatch: pyte
     assert [p for p in long.rglob("*") if p != places.socket_root()] == []
 
 
-def test_a_state_directory_too_long_for_the_system_is_refused(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_too_long_for_the_system_is_refused(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMDOP_STATE_DIR", str(alone / ("x" * 300)))
     refused = call_cli("new", "mine", code=None, json_output=False)
     assert refused.code == 1
@@ -209,9 +217,10 @@ def test_a_place_that_comes_back_as_somebody_elses_gets_no_secret(
         path.rename(aside)
         kept = prepare(path, how)
         try:
-            with pytest.raises(Exception) as refused:  # noqa: PT011
+            with pytest.raises(ClientError) as refused:
                 link.invite("guest")
-            assert "endpoint" in str(refused.value) or "grant" in str(refused.value)
+            assert "others could read or replace it" in str(refused.value)
+            assert str(path) in str(refused.value)
             assert list(kept.iterdir()) == []
             assert [e["actor"] for e in journal(made, "revoked")] == ["keeper"]
             assert link.run("say on").text == "on\n"
@@ -235,3 +244,26 @@ def test_private_dir_refuses_what_the_command_line_shows(alone: Path) -> None:
     )
 
 
+@needs_root
+@pytest.mark.parametrize("how", ["link", "open to others", "foreign"])
+def test_a_socket_directory_that_comes_back_as_somebody_elses_gets_no_kernel(
+    home: Home, session: Sessions, how: str
+) -> None:
+    """A temporary directory may be cleaned, and made anew by anybody: no kernel listens there."""
+    made = session(kernel=null_spec(home))
+    path = Path(pointer_of(home, made.id)["sockets"])
+    aside = path.with_name(f"{path.name}-aside")
+    with Session.open(made.id) as link:
+        link.status()
+        path.rename(aside)
+        kept = prepare(path, how)
+        try:
+            with pytest.raises(ClientError) as refused:
+                link.restart()
+            assert "not a directory of this user alone" in str(refused.value)
+            assert str(path) in str(refused.value)
+            assert list(kept.iterdir()) == []
+        finally:
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
+            shutil.rmtree(kept, ignore_errors=True)
+            aside.rename(path)

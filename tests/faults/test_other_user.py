@@ -133,10 +133,19 @@ HANDSHAKE = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_DISCONNECTED
 )
-MESSAGE = [b"<IDS|MSG>", b"", b'{"msg_type": "execute_request", "msg_id": "m"}', b"{}", b"{}", b'{"code": "1"}']
+MESSAGE = [
+    b"<IDS|MSG>",
+    b"",
+    b'{"msg_type": "execute_request", "msg_id": "m"}',
+    b"{}",
+    b"{}",
+    b'{"code": "1"}',
+]
 
 
-def _knock(address: str, kind: int, keys: tuple[bytes, bytes, bytes] | None, identity: bytes) -> dict[str, Any]:
+def _knock(
+    address: str, kind: int, keys: tuple[bytes, bytes, bytes] | None, identity: bytes
+) -> dict[str, Any]:
     """Connect, say something where one can, and listen: how the handshake went, and whether anything was heard."""
     context = zmq.Context()
     knocking = context.socket(kind)
@@ -188,7 +197,9 @@ def test_no_port_of_a_grant_lets_another_user_in(lone_session: Session, clients:
     outcomes = as_nobody(attack)
     assert len(outcomes) == 15
     assert {name for name, o in outcomes.items() if o["let in"] or o["heard"]} == set()
-    assert {name for name, o in outcomes.items() if not o["ended"]} == set(), "each was turned away, not ignored"
+    assert {name for name, o in outcomes.items() if not o["ended"]} == set(), (
+        "each was turned away, not ignored"
+    )
     gate.open()
     assert reply_of(bot, sent)["content"]["status"] == "ok"
     assert "the victim" in text_of(iopub_until(bot, is_idle_of(sent)), sent)
@@ -280,7 +291,7 @@ def test_there_is_no_door_without_a_file(home: Home, session: Sessions, clients:
 
 
 def test_what_forked_children_print_needs_no_port(session: Sessions, clients: Clients) -> None:
-    """ipykernel's own pipe for it is a TCP port, which other users can fill; ours is a socket in our directory."""
+    """ipykernel's own pipe for it is a TCP port, which any user can reach; ours is a socket in our directory."""
     made = session()
     forking = (
         "import multiprocessing, os\n"

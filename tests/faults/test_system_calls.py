@@ -245,7 +245,9 @@ def check_take_over(home: Home, scene: Scene, told: Any, call: Call) -> None:
     record = record_of(home, scene)
     ended = outcomes(record)
     taken = [e for e in record if e["type"] == "taken"]
-    waited = next(e["operation"] for e in record if e["type"] == "admitted" and e["data"]["code"] == scene.code)
+    waited = next(
+        e["operation"] for e in record if e["type"] == "admitted" and e["data"]["code"] == scene.code
+    )
     running = next(op for op in ended if op != waited)
     assert not scene.mark.exists(), f"what was superseded ran: killed at {call}"
     assert ended[running] == "unknown", call
@@ -273,17 +275,13 @@ def try_all(home: Home, scenes: Scenes, check: Any, calls: list[Call], tmp_path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_killed_at_some_calls(
-    home: Home, case: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_killed_at_some_calls(home: Home, case: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     scenes = request.getfixturevalue(case)
     try_all(home, scenes, CASES[case], some_of(learn(scenes, tmp_path)), tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", CASES)
-def test_killed_at_every_call(
-    home: Home, case: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_killed_at_every_call(home: Home, case: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     scenes = request.getfixturevalue(case)
     try_all(home, scenes, CASES[case], learn(scenes, tmp_path), tmp_path)
