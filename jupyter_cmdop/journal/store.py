@@ -176,9 +176,10 @@ class JournalStore:
         return self._synced
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a sync has failed: then it refuses for good, and only a new session has a record again."""
-        return self._failure is not None
+    def failure(self) -> str | None:
+        """Why a sync has failed, wherever: then it refuses for good, and only a new session has a record again."""
+        failure = self._failure
+        return None if failure is None else failure.reason
 
     def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
         """Write entries behind the one with `expected_seq`, all or none; `sync` makes them durable.

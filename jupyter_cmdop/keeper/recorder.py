@@ -34,15 +34,11 @@ class LostTheJournal(Exception):
 
 
 class Recorder:
-    """The entries and sends of the turn in hand, and those that wait for the journal.
-
-    Attributes:
-        unavailable: why the journal cannot be written now, or None.
-    """
+    """The entries and sends of the turn in hand, and those that wait for the journal."""
 
     def __init__(self, store: JournalStore) -> None:
         self.store = store
-        self.unavailable: str | None = None
+        self._unavailable: str | None = None
         self._entries: list[Entry] = []
         self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
         self._durable = False
@@ -55,6 +51,11 @@ class Recorder:
         self._maintain_at = time.monotonic() + MAINTENANCE_SECONDS
         self._base = store.head.seq
         self._helper = _Helper(store)
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why the journal cannot be written now, or None; also when only the helper thread has met the fault."""
+        return self._unavailable or self.store.failure
 
     @property
     def committed_seq(self) -> int:
@@ -139,7 +140,7 @@ class Recorder:
 
     def _fail(self, reason: str, now: float) -> None:
         log.error("the journal cannot be written: %s", reason)
-        self.unavailable = reason
+        self._unavailable = reason
         self._retry_at = now + RETRY_SECONDS
 
     def _commit_while_unavailable(self, generation: int, now: float) -> bool:
@@ -166,10 +167,10 @@ class Recorder:
                 del self._held_entries[: len(some)]
             self.store.sync()
         except JournalError as error:
-            self.unavailable = str(error)
+            self._unavailable = str(error)
             return bool(shown)
         log.warning("the journal can be written again; %d entries were waiting", waiting)
-        self.unavailable, self._retry_at, self._held_bytes = None, None, 0
+        self._unavailable, self._retry_at, self._held_bytes = None, None, 0
         sends, self._held_sends = self._held_sends, []
         self._carry_out(sends)
         return True

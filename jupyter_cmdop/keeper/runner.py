@@ -175,7 +175,7 @@ class Runner:
         is_rename = isinstance(event, ev.Lifecycle) and event.verb == "rename"
         if self.recorder.unavailable is None or not (is_rename or isinstance(event, refused)):
             return None
-        if self.recorder.store.has_failed:
+        if self.recorder.store.failure is not None:
             return Refusal(
                 "journal_unavailable",
                 "nothing is let in any more: nobody knows what the disk has kept since it reported an error "
