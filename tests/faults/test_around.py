@@ -35,6 +35,7 @@ STEAL = """
 import json
 from ipykernel.kernelapp import IPKernelApp
 app = IPKernelApp.instance()
+get_ipython().Completer.use_jedi = False  # it takes seconds at its first use
 names = ("shell", "iopub", "stdin", "control", "hb")
 info = {f"{name}_port": getattr(app, f"{name}_port") for name in names}
 info |= {"transport": app.transport, "ip": app.ip, "key": app.session.key.decode()}

@@ -30,7 +30,7 @@ from tests.support import Clients, Home, Sessions, reply_of, wait_for_running, w
 
 pytestmark = needs_strace
 
-POINTS = 12
+POINTS = 8
 GONE_SECONDS = 2.0
 DEATH_SECONDS = 0.2
 """How long a keeper that has done what was asked may take for a call that it makes afterwards."""
