@@ -1,7 +1,7 @@
 """A kernel that answers at once and does next to nothing: for tests of what is around a kernel.
 
-Its code is a word: `say TEXT` prints TEXT, `fail` is an error, `swallow NUMBER` numbers messages that are never sent
-as when a publisher drops them, anything else does nothing.
+Its code is a word: `say TEXT` prints TEXT, `write FILE` adds a line to FILE, `hold FIFO` waits for a byte, `fail` is an
+error, `swallow NUMBER` numbers messages that are never sent as when a publisher drops them, anything else does nothing.
 """
 
 from __future__ import annotations
@@ -90,6 +90,12 @@ class NullKernel:
         reply: dict[str, Any] = {"status": "ok", "execution_count": self._count, "user_expressions": {}}
         if word == "say":
             self._publish("stream", parent, {"name": "stdout", "text": rest + "\n"})
+        elif word == "write":
+            with open(rest, "a") as file:
+                file.write("written\n")
+        elif word == "hold":
+            with open(rest, "rb", buffering=0) as fifo:
+                fifo.read(1)
         elif word == "swallow":
             self._messages += int(rest)
         elif word == "fail":

@@ -76,6 +76,9 @@ class _QuietManager(AsyncKernelManager):
 class KernelProcess:
     """Starts and ends the kernel of one session; each incarnation has its own key and sockets.
 
+    Attributes:
+        umask: the user's, which the files that his code makes get; the keeper's own is stricter.
+
     Everything that may block runs in one thread of its own, which lives as long as the keeper: a kernel is told to die
     with the *thread* that started it (see PR_SET_PDEATHSIG in prctl(2)).
     """
@@ -84,6 +87,7 @@ class KernelProcess:
     directory: Path
     cwd: str
     env: dict[str, str] = field(default_factory=dict)
+    umask: int | None = None
 
     def __post_init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -154,6 +158,13 @@ class KernelProcess:
 
         self._work.put(lambda: done(self._loop.run_until_complete(ask())))
 
+    def close_sockets_to_others(self) -> None:
+        """The kernel has made its sockets, under the user's umask: leave them to this user alone."""
+        manager = self._manager
+        for path in [] if manager is None else self.directory.glob(f"{Path(manager.ip).name}-*"):
+            with contextlib.suppress(OSError):  # removed meanwhile: made anew with the next incarnation
+                path.chmod(0o600)
+
     def stop_thread(self) -> None:
         self._work.put(None)
         self._thread.join(timeout=10)
@@ -170,7 +181,7 @@ class KernelProcess:
         await self._forget()
         specs = KernelSpecManager()
         spec = specs.get_kernel_spec(self.spec_name)
-        make_private(self.directory)  # a temporary directory may have been cleaned
+        make_private(self.directory.parent, self.directory)  # a temporary directory may have been cleaned
         prefix = self.directory / f"k{incarnation}"
         manager = _QuietManager(
             kernel_name=self.spec_name,
@@ -191,7 +202,7 @@ class KernelProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=_prepare_child(os.getpid(), self.umask),
                 # The keeper, not its parent's pid written into the environment, decides when this kernel ends.
                 independent=True,
             )
@@ -262,15 +273,15 @@ class KernelProcess:
             path.unlink(missing_ok=True)
 
 
-def make_private(directory: Path) -> None:
-    """Make a directory for sockets, and the one above it, where they are missing.
+def make_private(*directories: Path) -> None:
+    """Make directories that are missing, and what is missing above the first, and look at them all.
 
     Raises:
         OSError: one of them is not this user's alone: somebody has made it after ours was removed.
     """
-    for path in (directory.parent, directory):
+    for path in directories:
         with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+            path.mkdir(mode=0o700, parents=True)
         facts = path.lstat()
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "it is not a directory of this user alone", str(path))
@@ -281,7 +292,7 @@ def _no_such_spec(name: str) -> str:
     return f"there is no kernelspec {name!r}; installed: {', '.join(known) or 'none (pip install ipykernel)'}"
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
+def _prepare_child(parent: int, umask: int | None) -> Callable[[], None]:
     """What runs in the child between fork and exec."""
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -289,6 +300,8 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
         # The keeper ignores these, and what is ignored stays so through exec: the kernel and its children would, too.
         for name in (signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_DFL)
+        if umask is not None:
+            os.umask(umask)
         if libc is None:
             return
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -24,6 +24,9 @@ SOCKET_PARENT = Path("/tmp")  # noqa: S108 (short, and checked: see the module's
 SOCKET_PATH_BYTES = 107 if sys.platform.startswith("linux") else 103
 """Longest path of a Unix socket: sun_path has 108 bytes on Linux, 104 on the BSDs, with the final zero."""
 
+SOCKET_NAME_BYTES = 16
+"""Room for the name of a socket in a session's directory, of which `k<incarnation>-forks` is the longest."""
+
 _OTHERS = 0o077
 _FALSE = ("no", "n", "false", "off", "0", "0.0")
 
@@ -115,9 +118,13 @@ def make_socket_dir() -> Path:
     """Make a fresh directory for the sockets of one session: /tmp/cmdop-<uid>/<8 hex>.
 
     Raises:
-        PlaceError: /tmp/cmdop-<uid> is not a directory of this user alone.
+        PlaceError: /tmp/cmdop-<uid> is not a directory of this user alone, or its path leaves no room for sockets.
     """
     root = private_dir(socket_root())
+    longest = len(os.fsencode(root)) + len("/01234567/") + SOCKET_NAME_BYTES
+    if longest > SOCKET_PATH_BYTES:
+        problem = f"is too long for a Unix socket in it ({longest} bytes, {SOCKET_PATH_BYTES} are allowed)"
+        raise PlaceError(root, problem, _elsewhere(root))
     while True:
         path = root / random_name()
         try:

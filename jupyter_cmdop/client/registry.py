@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ LOCK_SECONDS = 10.0
 """How long a change waits for the registry lock; its holders only write one small file."""
 LOST_SECONDS = 24 * 3600.0
 """How long a session that was tidied away by itself is still told of, unless a person has put it away."""
+SETTLER = (sys.executable, "-m", "jupyter_cmdop.keeper.settle")
+SETTLE_SECONDS = 30.0
 STARTING_SECONDS = 120.0
 """A reserved name whose spawner is gone is given up after this; its spawner would have removed it."""
 
@@ -209,15 +212,14 @@ class Registry:
         """All records, the youngest first.
 
         Raises:
-            PlaceError: the directory cannot be read.
+            PlaceError: the directory cannot be read, or is not ours alone, so that what is in it proves nothing.
         """
         try:
+            if not self._may_believe_records():
+                return []
             paths = list(self.sessions.glob("*/session.json"))
-        except FileNotFoundError:
-            return []
         except OSError as error:
-            advice = "choose another with CMDOP_STATE_DIR"
-            raise PlaceError(self.sessions, f"cannot be read ({error.strerror})", advice) from error
+            raise self._unreadable(error) from error
         records = []
         for path in paths:
             record = _convert(Record, _read_json(path))
@@ -233,9 +235,10 @@ class Registry:
         since = time.time() - LOST_SECONDS
         records = []
         try:
-            paths = list(self.sessions.glob("*/session.json"))
+            os.lstat(self.sessions)
         except OSError:  # where nothing can be read nothing of ours was lost: what lives is told all the same
             return []
+        paths = list(self.sessions.glob("*/session.json")) if self._may_believe_records() else []
         for path in paths:
             try:
                 if path.stat().st_mtime < since:
@@ -253,9 +256,26 @@ class Registry:
         return sorted(records, key=lambda record: record.closed or record.created, reverse=True)
 
     def record(self, session_id: str) -> Record | None:
-        if not _UUID.fullmatch(session_id):
+        if not _UUID.fullmatch(session_id) or not self._may_believe_records():
             return None
         return _convert(Record, _read_json(self.sessions / session_id / "session.json"))
+
+    def _unreadable(self, error: OSError) -> PlaceError:
+        advice = "choose another with CMDOP_STATE_DIR"
+        return PlaceError(self.sessions, f"cannot be read ({error.strerror})", advice)
+
+    def _may_believe_records(self) -> bool:
+        """Whether there are records; raises PlaceError when somebody else could have written them."""
+        try:
+            os.lstat(self.sessions)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if self.sessions.parent == places.state_dir():
+            places.check_private_dir(self.sessions.parent)
+        places.check_private_dir(self.sessions)
+        return True
 
     def resolve(self, name: str) -> Found:
         """Find the live session of this name, else the last that bore it.
@@ -354,7 +374,7 @@ class Registry:
         )
         with self.locked():
             self._free_name(name, except_id=pointer.id)
-            if self.pointer_path(pointer.id).exists() or (self.sessions / pointer.id).exists():
+            if os.path.lexists(self.pointer_path(pointer.id)) or os.path.lexists(self.sessions / pointer.id):
                 raise IdTaken(f"a session has or had the id {pointer.id}")
             self._write(pointer.id, msgspec.to_builtins(pointer))
         return pointer
@@ -384,6 +404,7 @@ class Registry:
             liveness = facts(other)
             if liveness.state != "lost":
                 raise Refused(_name_taken(other, liveness))
+            self.settle(other.id)
             self._tidy(other, liveness.reason)
 
     def update(self, session_id: str, **changes: Any) -> None:
@@ -447,6 +468,9 @@ class Registry:
 
     def _sweep(self) -> list[Swept]:
         swept = []
+        for pointer in self.list_pointers():  # not under the lock: a long journal takes its time
+            if facts(pointer).state == "lost":
+                self.settle(pointer.id)
         with self.locked():
             for pointer in self.list_pointers():
                 liveness = facts(pointer)
@@ -458,6 +482,29 @@ class Registry:
                 if _UUID.fullmatch(path.name) and not self._path(path.name).exists():
                     remove_private_dir(path)
         return swept
+
+    def settle(self, session_id: str) -> None:
+        """Let the journal of a lost session say how each operation ended, as far as anybody can know.
+
+        What cannot be settled (a damaged journal, a full disk) stays as it is: nothing in it becomes wrong.
+        """
+        import subprocess
+
+        directory = self.sessions / session_id if _UUID.fullmatch(session_id) else None
+        if directory is None or not (directory / "journal.sqlite").is_file():
+            return
+        try:
+            subprocess.run(
+                [*SETTLER, str(directory), session_id],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                timeout=SETTLE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return
 
     def _tidy(self, pointer: Pointer, reason: str) -> None:
         record = (

@@ -175,6 +175,12 @@ class JournalStore:
         """The last entry that is known to be on disk; -1 until the first `sync`."""
         return self._synced
 
+    @property
+    def failure(self) -> str | None:
+        """Why a sync has failed, wherever: then it refuses for good, and only a new session has a record again."""
+        failure = self._failure
+        return None if failure is None else failure.reason
+
     def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
         """Write entries behind the one with `expected_seq`, all or none; `sync` makes them durable.
 

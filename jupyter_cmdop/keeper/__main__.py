@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="the session's start file (JSON)")
     parser.add_argument("--ready-fd", type=int, help="descriptor that is told when the session can be used")
     options = parser.parse_args()
-    os.umask(0o077)
+    umask = os.umask(0o077)
     logging.basicConfig(
         level=os.environ.get("CMDOP_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -50,7 +50,7 @@ def main() -> int:
     _raise_file_limit()
     try:
         config = read_config(options.config)
-        keeper = Keeper(config, tell)
+        keeper = Keeper(config, tell, umask=umask)
     except (OSError, msgspec.MsgspecError, JournalError, ValueError) as error:
         tell(str(error))
         logging.getLogger(__name__).critical("cannot start: %s", error)

@@ -10,15 +10,21 @@ from typing import Any
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace `path` atomically, with mode 0600."""
+    """Replace `path` atomically, with mode 0600: by all of `content`, or on a full disk not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, content)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
+        with open(descriptor, "wb", buffering=0) as file:
+            os.fchmod(descriptor, 0o600)
+            rest = memoryview(content)
+            while rest:  # a disk that fills up takes a part, and says so at the next write
+                rest = rest[file.write(rest) :]
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def process_facts(pid: int) -> dict[str, Any]:

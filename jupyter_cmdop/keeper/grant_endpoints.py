@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import zmq
 import zmq.utils.z85
 
+from ..backends.kernel_process import make_private
 from ..backends.zmq_frames import receive, send
 from ..core import events as ev
 from ..core.grants import Attachment, Grant
@@ -48,6 +49,7 @@ class GrantEndpoints:
         self._zap = _Zap(context, self)
         self.files: dict[str, tuple[str, float]] = {}
         self.held: dict[str, Attachment] = {}
+        self.problem: Exception | None = None  # why the last one that could not be opened could not
         runner.loop.add_timer(self._next_timer)
 
     def endpoints(self) -> Iterable[KernelEndpoint]:
@@ -77,7 +79,9 @@ class GrantEndpoints:
             self._zap.start()
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in grant.actor.id)
         directory = Path(runner.config.connections)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # a runtime directory may go at logout
+        make_private(
+            directory.parent, directory
+        )  # a runtime directory may go at logout, and come back as somebody else's
         path = directory / f"{runner.name}-{safe}-{grant.id}.json"
         endpoint.write_connection_file(
             path,

@@ -42,6 +42,7 @@ from .link_verbs import LinkVerbs
 from .loop import Loop
 from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
+from .settle import settle
 from .stamps import Origin
 from .websocket_desk import WebsocketDesk
 
@@ -62,10 +63,12 @@ class Keeper:
     Args:
         config: what it is told at its start.
         ready: called once, with None when the session can be used or with the reason why not.
+        umask: the user's, for the kernel; None leaves the process's own.
     """
 
     config: KeeperConfig
     ready: Callable[[str | None], None]
+    umask: int | None = None
     exit_code: int = 0
     _stop_at: float | None = None
     _ended_pids: list[int] = field(default_factory=list)
@@ -80,7 +83,9 @@ class Keeper:
         self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self.runner = Runner(config, self.loop, self.recorder)
         sockets = Path(config.sockets)
-        process = KernelProcess(config.spec, sockets, config.cwd or str(Path.home()), dict(config.env))
+        process = KernelProcess(
+            config.spec, sockets, config.cwd or str(Path.home()), dict(config.env), umask=self.umask
+        )
         self.kernel = KernelSide(
             self.runner, self.context, process, started=self._kernel_started, stopped=self._kernel_stopped
         )
@@ -224,7 +229,7 @@ class Keeper:
             return
         log.warning("the sockets in %s were removed: making them again", directory)
         try:
-            make_private(directory)
+            make_private(directory.parent, directory)
             self.link.listen_again()
             self.grants.bind_again()
         except OSError as error:
@@ -303,6 +308,7 @@ class Keeper:
             self.grants.open(self.runner.session.grants[grant])
         except (OSError, zmq.ZMQError) as error:  # no descriptors, or no space
             log.error("the endpoint of grant %s cannot be opened: %s", grant, error)
+            self.grants.problem = error
             self.runner.submit(ev.Revoke(self.runner.keeper.id, grant))
 
     def close_grant(self, grant: str, reason: str) -> None:
@@ -497,7 +503,7 @@ class Keeper:
         }
         path = Path(config.pointer)
         with self._complaining(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a runtime directory may go at logout
+            make_private(path.parent)  # a runtime directory may go at logout
             write_private(path, encode_json(pointer))
 
     def _write_session_record(self, state: str, reason: str) -> None:
@@ -539,6 +545,8 @@ class Keeper:
             self.recorder.close()
         except JournalError as error:
             log.error("the journal could not be closed cleanly: %s", error)
+        if self.recorder.unavailable is not None:
+            self._settle()
         self.context.destroy(linger=0)
         self.loop.close()
         if not self._has_failed:  # else it shows the session as lost until somebody has taken note
@@ -546,6 +554,14 @@ class Keeper:
         shutil.rmtree(self.config.sockets, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: somebody has put a file of his own there
             Path(self.config.connections).rmdir()
+
+    def _settle(self) -> None:
+        """What was to be recorded and could not be is lost: say of each operation what can be known."""
+        try:
+            settle(Path(self.config.state), self.config.id)
+        except JournalError as error:
+            log.error("the record has no end yet: %s", error)
+            self._has_failed = True  # the pointer stays, and whoever tidies it away tries again
 
 
 def _step_back() -> None:

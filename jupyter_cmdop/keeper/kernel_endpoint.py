@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from ..core.grants import Grant
 from ..core.session import attachment_of_grant
 from ..wire.kernel import DELIMITER, encode_json, join, sign
 from .clients import Published
+from .files import write_private
 from .loop import Loop
 
 REQUEST_CHANNELS = ("shell", "control", "stdin")
@@ -195,14 +195,7 @@ class KernelEndpoint:
         if self._curve is not None:
             # jupyter_client configures its own side with the server's keypair: one keypair a grant.
             info["curve_publickey"], info["curve_secretkey"] = (half.decode() for half in self._curve)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-            os.write(descriptor, encode_json(info) + b"\n")
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
+        write_private(path, encode_json(info) + b"\n")
         self.connection_file = path
 
     # ------------------------------------------------------------------ reading

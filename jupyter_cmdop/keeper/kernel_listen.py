@@ -15,7 +15,16 @@ from ..core import events as ev
 from ..core.actor import KEEPER, KERNEL, UNATTRIBUTED
 from ..core.operations import MAIN_LANE
 from ..wire.errors import WireError
-from ..wire.kernel import Message, decode_as, parse_header, parse_parent, split, stamp_metadata, verify
+from ..wire.kernel import (
+    Message,
+    ParentHeader,
+    decode_as,
+    parse_header,
+    parse_parent,
+    split,
+    stamp_metadata,
+    verify,
+)
 from ..wire.websocket import encode_v1
 from .clients import Client, Published
 from .history import History
@@ -45,6 +54,10 @@ LAST_WORDS_TURNS = 64
 STARTING_LINES = 20  # of one piece of raw output, into the log
 UNATTRIBUTED_KEPT = 1024
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+# What a kernel publishes because of a request, and not under it: a thread prints under whatever was asked last.
+OF_REQUEST = frozenset({"status", "execute_input", "shutdown_reply"})
+AROUND = "somebody reached the kernel without passing this session"
+REPEATED = f"{AROUND}, under the message id of a request that had passed it"
 
 
 class _Reply(msgspec.Struct):
@@ -221,24 +234,40 @@ class KernelListen:
                 return None
         return None if count == most else count
 
-    def _origin_of(self, msg_id: str, message_type: str) -> Origin:
-        origin = self._runner.origins.get(msg_id)
-        if origin is not None:
-            return origin
-        if not msg_id:
+    def _origin_of(self, parent: ParentHeader, message_type: str) -> Origin:
+        """Who is behind a message: the author of the request that it names, the kernel, or nobody we know."""
+        msg_id = parent.msg_id
+        origin = self._runner.origins.get(msg_id) if msg_id else None
+        if origin is None:
+            if not (msg_id or parent.msg_type or parent.session):
+                return Origin(KERNEL, "")
+            return self._around(msg_id or parent.session, msg_id, message_type, AROUND)
+        if origin.hidden and msg_id not in self.state.own_waiting:
+            # Ours is over. What prints since then does so by itself; what is asked since then was not asked by us.
+            if message_type in OF_REQUEST and message_type != "shutdown_reply":
+                return self._around(f"{msg_id} again", msg_id, message_type, REPEATED)
             return Origin(KERNEL, "")
-        if msg_id not in self._unattributed:
-            self._unattributed[msg_id] = None
+        if message_type == "execute_input" and not self._may_start(origin):
+            return self._around(f"{msg_id} again", msg_id, message_type, REPEATED)
+        return origin
+
+    def _may_start(self, origin: Origin) -> bool:
+        """Whether the kernel may say that this request's code begins: once, and of an execute_request only."""
+        if origin.operation is None:
+            return origin.message_type == "execute_request"
+        live = self._runner.operations.get(origin.operation)
+        return live is None or not live.has_started
+
+    def _around(self, key: str, msg_id: str, message_type: str, why: str) -> Origin:
+        """Record, once a request, that the kernel was reached around us."""
+        if key not in self._unattributed:
+            self._unattributed[key] = None
             if len(self._unattributed) > UNATTRIBUTED_KEPT:
                 self._unattributed.popitem(last=False)
             self._runner.note(
                 "unattributed",
                 actor=UNATTRIBUTED.id,
-                data={
-                    "parent": msg_id,
-                    "message": message_type,
-                    "why": "somebody reached the kernel without passing this session",
-                },
+                data={"parent": msg_id, "message": message_type, "why": why},
             )
         return Origin(UNATTRIBUTED, "")
 
@@ -273,10 +302,12 @@ class KernelListen:
         self._count(header.msg_id)
         if header.msg_type == "iopub_welcome":
             return
-        if parent.session == self.state.own_session:
+        if header.msg_type in OF_REQUEST and self._is_own(parent.msg_id, header.msg_type):
             self._on_own_iopub(parent.msg_id, header.msg_type, message)
             return
-        origin = self._origin_of(parent.msg_id, header.msg_type)
+        origin = self._origin_of(parent, header.msg_type)
+        if origin.hidden:  # printed by itself, as it happens while we ask something
+            origin = Origin(KERNEL, "")
         if origin.operation is not None:
             self.state.unheard.pop(origin.operation, None)
             self._last_heard = origin
@@ -299,10 +330,20 @@ class KernelListen:
             if operation is not None and operation.is_active:
                 self._await_reply[operation.id] = time.monotonic() + REPLY_PATIENCE_SECONDS
 
+    def _is_own(self, msg_id: str, message_type: str) -> bool:
+        """Whether this answers a request of the keeper's own. The id says it, not the session, which is no secret."""
+        if msg_id in self.state.own_waiting:
+            return True
+        # A kernel says farewell at its very end, after its idle.
+        origin = self._runner.origins.get(msg_id) if message_type == "shutdown_reply" else None
+        return origin is not None and origin.hidden
+
     def _on_own_iopub(self, msg_id: str, message_type: str, message: Message) -> None:
         if message_type != "status":
             return
         is_idle = msgspec_or(_STATUS, message.content, _Status()).execution_state == "idle"
+        if is_idle:
+            self.state.own_waiting.discard(msg_id)
         self._own_status(is_idle)
         # FIFO: what was published before this idle has been published, or lost.
         for operation in self._idle_probes.pop(msg_id, []) if is_idle else []:
@@ -321,6 +362,7 @@ class KernelListen:
         live = self._runner.operations.get(operation)
         if live is None:
             return
+        live.has_started = True
         count = msgspec_or(_REPLY, content, _Reply()).execution_count
         if count is not None:
             self.state.execution_count = max(self.state.execution_count, count)
@@ -370,11 +412,11 @@ class KernelListen:
         header = parse_header(message.header)
         self._count(header.msg_id)
         if channel == "stdin":
-            self._on_stdin(parent.msg_id, header.msg_id, header.msg_type, message)
+            self._on_stdin(parent, header.msg_id, header.msg_type, message)
             return
         origin = self._runner.origins.get(parent.msg_id)
         if origin is None:
-            self._origin_of(parent.msg_id, header.msg_type)
+            self._origin_of(parent, header.msg_type)
             return
         if origin.hidden:
             self._on_own_reply(parent.msg_id, header.msg_type, message)
@@ -454,10 +496,10 @@ class KernelListen:
         live.facts.update({"ename": "NoReply", "evalue": reason})
         self._runner.submit(ev.Replied(operation, "error", "NoReply"))
 
-    def _on_stdin(self, parent_id: str, prompt_id: str, message_type: str, message: Message) -> None:
+    def _on_stdin(self, parent: ParentHeader, prompt_id: str, message_type: str, message: Message) -> None:
         if message_type != "input_request":
             return
-        origin = self._origin_of(parent_id, message_type)
+        origin = self._origin_of(parent, message_type)
         live = self._runner.operations.get(origin.operation or "")
         if live is None:
             return

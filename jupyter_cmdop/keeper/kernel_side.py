@@ -40,6 +40,18 @@ NODROP = (
     "(lambda thread: thread.schedule(lambda: thread.socket.setsockopt(69, 1)))("
     "getattr(get_ipython().kernel, 'iopub_thread', None) or get_ipython().kernel.iopub_socket.io_thread)"
 )
+# ipykernel takes what its forked children print on a TCP port of the loopback interface. A secret keeps the output of
+# other users of the machine out; a socket in our directory keeps them off altogether.
+FORK_PIPE = (
+    "(lambda thread, address, zmq, done: (thread.schedule(lambda: ("
+    "thread._pipe_in.socket.bind(address), "
+    "thread._pipe_in.socket.unbind('tcp://127.0.0.1:%i' % thread._pipe_port), "
+    "setattr(thread, '_setup_pipe_out', lambda: (lambda context: (lambda pipe: "
+    "(setattr(pipe, 'linger', 3000), pipe.connect(address), (context, pipe))[-1])(context.socket(zmq.PUSH))"
+    ")(zmq.Context())), done.set())), done.wait(1)))("
+    "getattr(get_ipython().kernel, 'iopub_thread', None) or get_ipython().kernel.iopub_socket.io_thread, {address!r}, "
+    "__import__('zmq'), __import__('threading').Event())"
+)
 OWN_HISTORY = "setattr(get_ipython().history_manager, 'enabled', False)"
 
 
@@ -188,9 +200,18 @@ class KernelSide:
                 "store_history": False,
                 "allow_stdin": False,
                 "stop_on_error": False,
-                "user_expressions": {"cmdop": NODROP, "cmdop_history": OWN_HISTORY},
+                "user_expressions": {
+                    "cmdop": NODROP,
+                    "cmdop_history": OWN_HISTORY,
+                    "cmdop_fork_pipe": FORK_PIPE.format(address=self._fork_pipe()),
+                },
             },
         )
+
+    def _fork_pipe(self) -> str:
+        """Where forked children of this incarnation's kernel may print, beside its other sockets."""
+        launched = self.state.open_channels().launched
+        return f"ipc://{self.process.directory / f'k{launched.incarnation}-forks'}"
 
     def _prepared(self, *, ok: bool) -> None:
         """The publisher waits for us from here on, or is known not to."""
@@ -202,6 +223,7 @@ class KernelSide:
             loop.remove_socket(channels.sockets["iopub"])
             loop.add_socket(channels.unbound_iopub(), self.listen.reader("iopub"))
         channels.launched.connection_file.unlink(missing_ok=True)
+        self.process.close_sockets_to_others()
         self.state.phase = "ready"
         self._deadline = None
         self._ready_at = time.monotonic()

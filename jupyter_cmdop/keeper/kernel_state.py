@@ -17,7 +17,8 @@ class KernelState:
     """The kernel of the incarnation in hand.
 
     Attributes:
-        own_session: header session of the keeper's own requests, whose messages are hidden.
+        own_session: header session of the keeper's own requests.
+        own_waiting: own requests whose idle has not come yet: what bears another id is not ours, whatever it says.
         sessions: header sessions of the kernel's incarnations: what bears one did not come from a client.
         info_content: content of its kernel_info_reply, kept for newcomers also while it restarts.
         may_drop: whether its publisher drops what its subscriber does not take.
@@ -25,6 +26,7 @@ class KernelState:
     """
 
     own_session: str = field(default_factory=lambda: f"keeper-{uuid.uuid4().hex[:12]}")
+    own_waiting: set[str] = field(default_factory=set)
     phase: Phase = "off"
     incarnation: int = 0
     channels: KernelChannels | None = None

@@ -55,6 +55,7 @@ class KernelTalk:
         self._runner.remember_origin(
             msg_id, Origin(KEEPER, message_type, header=header, channel=channel, reading=True, hidden=True)
         )
+        self.state.own_waiting.add(msg_id)
         channels.send(channel, join(channels.launched.key, [header, b"{}", b"{}", encode_json(content)]))
         return msg_id
 
@@ -70,6 +71,7 @@ class KernelTalk:
         self.held_until = None
         self._held.clear()
         self._interrupts.clear()
+        self.state.own_waiting.clear()
 
     def set_fence(self, generation: int) -> None:
         if self.state.channels is not None:

@@ -332,11 +332,7 @@ class LinkVerbs:
         endpoint = self._desk.endpoint(grant.id)
         # Its sockets or its file may not have been made.
         if endpoint is None or grant.id not in runner.session.grants:
-            refusal = Refusal(
-                "queue_full",
-                "the keeper has no room for the sockets or the file of another grant",
-                next=("grants", "revoke", "free some space", "ulimit -n"),
-            )
+            refusal = _no_endpoint(self._desk.problem)
             self.runner.recorder.send(call.refuse, refusal)
             return
         self._desk.files[grant.id] = (expiry(0.0) or "", time.monotonic())
@@ -617,3 +613,19 @@ class LinkVerbs:
 
 def _msg_id(message: Message) -> str:
     return str(json.loads(message.header)["msg_id"])
+
+
+def _no_endpoint(problem: Exception | None) -> Refusal:
+    """Why a grant was taken back at once."""
+    if isinstance(problem, PermissionError):
+        return Refusal(
+            "forbidden",
+            f"no connection file is written where others could read or replace it: {problem.filename}: "
+            f"{problem.strerror}",
+            next=("move it away, or make it yours alone: chmod 700", "jupyter cmdop doctor"),
+        )
+    return Refusal(
+        "queue_full",
+        f"the keeper has no room for the sockets or the file of another grant ({problem})",
+        next=("grants", "revoke", "free some space", "ulimit -n"),
+    )

@@ -24,6 +24,9 @@ MAINTENANCE_SECONDS = 5.0
 BACKLOG_BYTES = (
     64 * 1024 * 1024
 )  # output waiting for a journal that cannot be written; more is recorded as a gap
+TRY_BYTES = (
+    256 * 1024
+)  # of what waits, in one try: a try on a disk that is still full must cost next to nothing
 
 
 class LostTheJournal(Exception):
@@ -31,21 +34,16 @@ class LostTheJournal(Exception):
 
 
 class Recorder:
-    """The entries and sends of the turn in hand, and those that wait for the journal.
-
-    Attributes:
-        unavailable: why the journal cannot be written now, or None.
-    """
+    """The entries and sends of the turn in hand, and those that wait for the journal."""
 
     def __init__(self, store: JournalStore) -> None:
         self.store = store
-        self.unavailable: str | None = None
+        self._unavailable: str | None = None
         self._entries: list[Entry] = []
         self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
         self._durable = False
         self._held_entries: list[Entry] = []
         self._held_sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
-        self._held_durable = False
         self._held_bytes = 0
         self._lost = 0
         self._retry_at: float | None = None
@@ -53,6 +51,11 @@ class Recorder:
         self._maintain_at = time.monotonic() + MAINTENANCE_SECONDS
         self._base = store.head.seq
         self._helper = _Helper(store)
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why the journal cannot be written now, or None; also when only the helper thread has met the fault."""
+        return self._unavailable or self.store.failure
 
     @property
     def committed_seq(self) -> int:
@@ -110,26 +113,26 @@ class Recorder:
             return False
         if self._entries:
             try:
-                self._append(self._entries, generation, durable=self._durable)
+                self._append(self._entries, generation)
+                self._entries = []  # they are in the journal now, whatever becomes of the sync
+                if self._durable:
+                    self.store.sync()
+                elif self._sync_at is None:
+                    self._sync_at = time.monotonic() + SYNC_SECONDS
             except JournalError as error:
                 self._fail(str(error), now)
                 return self._commit_while_unavailable(generation, now)
         sends, self._sends, self._durable = self._sends, [], False
-        self._entries = []
         self._carry_out(sends)
         return True
 
-    def _append(self, entries: list[Entry], generation: int, *, durable: bool) -> None:
+    def _append(self, entries: list[Entry], generation: int) -> None:
         head = self.store.append(self._base, generation, entries)
         if isinstance(head, Conflict):
             raise LostTheJournal(
                 f"the journal has moved on to entry {head.head.seq}, behind this keeper's back"
             )
         self._base = head.seq
-        if durable:
-            self.store.sync()
-        elif self._sync_at is None:
-            self._sync_at = time.monotonic() + SYNC_SECONDS
 
     def _carry_out(self, sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]]) -> None:
         for _, act, args in sends:
@@ -137,21 +140,17 @@ class Recorder:
 
     def _fail(self, reason: str, now: float) -> None:
         log.error("the journal cannot be written: %s", reason)
-        self.unavailable = reason
+        self._unavailable = reason
         self._retry_at = now + RETRY_SECONDS
 
     def _commit_while_unavailable(self, generation: int, now: float) -> bool:
         """Hold back the turn, show its output, and try again when it is time."""
-        if self._base < self.store.head.seq:  # the append went through and its sync failed
-            self._base = self.store.head.seq
-            self._entries = []
         for entry in self._entries:
             if entry.form == "v1" and self._held_bytes > BACKLOG_BYTES:
                 self._lost += 1
             else:
                 self._held_entries.append(entry)
                 self._held_bytes += len(entry.body)
-        self._held_durable = self._held_durable or self._durable
         shown = [send for send in self._sends if send[0]]
         self._held_sends.extend(send for send in self._sends if not send[0])
         self._entries, self._sends, self._durable = [], [], False
@@ -159,31 +158,47 @@ class Recorder:
         if self._retry_at is None or now < self._retry_at:
             return bool(shown)
         self._retry_at = now + RETRY_SECONDS
-        entries = self._held_entries
-        if self._lost and entries:
-            last = entries[-1]
-            entries = [
-                *entries,
+        waiting = len(self._held_entries)
+        try:
+            while self._held_entries or self._lost:
+                some = self._some_held()
+                self._append(some, generation)
+                self._held_bytes -= sum(len(entry.body) for entry in some)
+                del self._held_entries[: len(some)]
+            self.store.sync()
+        except JournalError as error:
+            self._unavailable = str(error)
+            return bool(shown)
+        log.warning("the journal can be written again; %d entries were waiting", waiting)
+        self._unavailable, self._retry_at, self._held_bytes = None, None, 0
+        sends, self._held_sends = self._held_sends, []
+        self._carry_out(sends)
+        return True
+
+    def _some_held(self) -> list[Entry]:
+        """The first of what waits, up to `TRY_BYTES`; behind all of it, how much has been given up."""
+        if not self._held_entries:
+            lost, self._lost = self._lost, 0
+            body = b'{"lost":%d,"reason":"the journal could not be written"}' % lost
+            head = self.store.head
+            self._held_entries.append(
                 Entry(
                     type="gap",
                     actor="keeper",
-                    generation=last.generation,
-                    incarnation=last.incarnation,
-                    body=b'{"lost":%d,"reason":"the journal could not be written"}' % self._lost,
+                    generation=head.generation,
+                    incarnation=head.incarnation,
+                    body=body,
                     time_ns=time.time_ns(),
                     mono_ns=time.monotonic_ns(),
-                ),
-            ]
-        try:
-            self._append(entries, generation, durable=True)
-        except JournalError as error:
-            self.unavailable = str(error)
-            return bool(shown)
-        log.warning("the journal can be written again; %d entries were waiting", len(entries))
-        self.unavailable, self._retry_at, self._lost, self._held_bytes = None, None, 0, 0
-        sends, self._held_sends, self._held_entries = self._held_sends, [], []
-        self._carry_out(sends)
-        return True
+                )
+            )
+            self._held_bytes += len(body)
+        size = 0
+        for count, entry in enumerate(self._held_entries):
+            size += len(entry.body)
+            if count and size > TRY_BYTES:
+                return self._held_entries[:count]
+        return list(self._held_entries)
 
     def close(self) -> None:
         self._helper.stop()

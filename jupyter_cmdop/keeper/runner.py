@@ -92,6 +92,7 @@ class LiveOperation:
     facts: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     records_history: bool = False
+    has_started: bool = False
     outcome: Outcome | None = None
     ended: list[Callable[[LiveOperation, fx.End], None]] = field(default_factory=list)
     prompts: dict[str, Message] = field(default_factory=dict)
@@ -174,6 +175,13 @@ class Runner:
         is_rename = isinstance(event, ev.Lifecycle) and event.verb == "rename"
         if self.recorder.unavailable is None or not (is_rename or isinstance(event, refused)):
             return None
+        if self.recorder.store.failure is not None:
+            return Refusal(
+                "journal_unavailable",
+                "nothing is let in any more: nobody knows what the disk has kept since it reported an error "
+                f"({self.recorder.unavailable})",
+                next=("read", f"jupyter cmdop close {self.name} --force", f"jupyter cmdop new {self.name}"),
+            )
         return Refusal(
             "journal_unavailable",
             f"nothing is let in while the journal cannot be written: {self.recorder.unavailable}",

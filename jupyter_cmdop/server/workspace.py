@@ -145,7 +145,11 @@ class Workspace:
                 os.close(descriptor)
                 return None
             self._notebooks = descriptor
-        return self._folder / "notebooks.db"
+        database = self._folder / "notebooks.db"
+        descriptor = _open_lock(database)  # made here, because SQLite would ask the umask
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+        return database
 
 
 def _open_lock(path: Path) -> int:

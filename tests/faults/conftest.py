@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.attacks import lone_session
-from tests.support import clients, closing, home, module_session, session
+from tests.support import clients, closing, gate, home, module_session, session
 
-__all__ = ["clients", "closing", "home", "lone_session", "module_session", "session"]
+__all__ = ["clients", "closing", "gate", "home", "lone_session", "module_session", "session"]
 
 HERE = Path(__file__).parent
 

@@ -9,14 +9,37 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_cmdop.client import places
 from jupyter_cmdop.client.session import Session
-from tests.faults.attacks import as_nobody, call_cli, is_root, keeper_of, link_path, pointer_of
-from tests.support import Clients, Home, Sessions, journal, reply_of
+from tests.faults.attacks import (
+    as_nobody,
+    call_cli,
+    is_root,
+    keeper_of,
+    kernel_of,
+    link_path,
+    pointer_of,
+    wait_until,
+)
+from tests.support import (
+    Clients,
+    Gate,
+    Home,
+    Sessions,
+    iopub_until,
+    is_idle_of,
+    is_stream_of,
+    journal,
+    reply_of,
+    text_of,
+)
 
 pytestmark = pytest.mark.skipif(not is_root(), reason="only root may become another user")
 
@@ -102,39 +125,124 @@ def test_an_open_directory_still_lets_nobody_in(home: Home, own_root: Path, sess
     assert made.run("1").status == "ok"
 
 
-def test_an_endpoint_on_tcp_wants_its_key(lone_session: Session, clients: Clients) -> None:
-    """TCP is open to every user of the machine: the connection's keypair is what lets in."""
+KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "stdin": zmq.DEALER, "iopub": zmq.SUB, "hb": zmq.REQ}
+HANDSHAKE = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+MESSAGE = [
+    b"<IDS|MSG>",
+    b"",
+    b'{"msg_type": "execute_request", "msg_id": "m"}',
+    b"{}",
+    b"{}",
+    b'{"code": "1"}',
+]
+
+
+def _knock(
+    address: str, kind: int, keys: tuple[bytes, bytes, bytes] | None, identity: bytes
+) -> dict[str, Any]:
+    """Connect, say something where one can, and listen: how the handshake went, and whether anything was heard."""
+    context = zmq.Context()
+    knocking = context.socket(kind)
+    knocking.linger = 0
+    knocking.identity = identity
+    if keys is not None:
+        knocking.curve_serverkey, knocking.curve_publickey, knocking.curve_secretkey = keys
+    monitor = knocking.get_monitor_socket(HANDSHAKE)
+    knocking.connect(address)
+    if kind == zmq.SUB:
+        knocking.subscribe(b"")
+    else:
+        knocking.send_multipart(MESSAGE if kind == zmq.DEALER else [b"ping"], flags=zmq.NOBLOCK)
+    ended = []
+    while not ended and monitor.poll(10_000):
+        ended.append(parse_monitor_message(monitor.recv_multipart())["event"])
+    heard = knocking.poll(200)
+    knocking.disable_monitor()
+    monitor.close(0)
+    knocking.close(0)
+    context.term()
+    return {"let in": zmq.EVENT_HANDSHAKE_SUCCEEDED in ended, "ended": bool(ended), "heard": heard}
+
+
+def test_no_port_of_a_grant_lets_another_user_in(lone_session: Session, clients: Clients, gate: Gate) -> None:
+    """TCP is open to every user of the machine: the connection's keypair lets in, on each of the five ports.
+
+    With no keys, with keys of one's own, and under the identity of the client that is there, while that one works.
+    """
     bot = clients(lone_session, "far", transport="tcp")
     assert reply_of(bot, bot.execute("1"))["content"]["status"] == "ok"
     info = bot.get_connection_info()
+    server_key = info["curve_publickey"].encode()
+    grant = bot.cmdop_invite.grant  # type: ignore[attr-defined]
+    after = journal(lone_session)[-1]["seq"]
+    sent = bot.execute(gate.code + "; print('the victim')")
+    iopub_until(bot, is_stream_of(sent))
 
-    def listen() -> int:
-        context = zmq.Context()
-        subscriber = context.socket(zmq.SUB)
-        subscriber.subscribe(b"")
-        subscriber.connect(f"tcp://{info['ip']}:{info['iopub_port']}")
-        heard = subscriber.poll(500)
-        subscriber.close(0)
-        context.term()
+    def attack() -> dict[str, Any]:
+        found = {}
+        for channel, kind in KINDS.items():
+            address = f"tcp://{info['ip']}:{info[f'{channel}_port']}"
+            found[f"{channel}, no keys"] = _knock(address, kind, None, b"mine")
+            own = (server_key, *zmq.curve_keypair())
+            found[f"{channel}, own keys"] = _knock(address, kind, own, b"mine")
+            found[f"{channel}, as the client"] = _knock(address, kind, own, bot.session.bsession)
+        return found
+
+    outcomes = as_nobody(attack)
+    assert len(outcomes) == 15
+    assert {name for name, o in outcomes.items() if o["let in"] or o["heard"]} == set()
+    assert {name for name, o in outcomes.items() if not o["ended"]} == set(), (
+        "each was turned away, not ignored"
+    )
+    gate.open()
+    assert reply_of(bot, sent)["content"]["status"] == "ok"
+    assert "the victim" in text_of(iopub_until(bot, is_idle_of(sent)), sent)
+    assert reply_of(bot, bot.execute("2"))["content"]["status"] == "ok"
+    entries = [e for e in journal(lone_session, after=after) if e.get("grant") == grant]
+    assert [e["data"]["code"] for e in entries if e["type"] == "admitted"][1:] == ["2"]
+    assert {e["type"] for e in entries} <= {"admitted", "delivered", "ended"}
+
+
+def test_raw_bytes_on_a_port_of_a_grant_get_no_more_than_a_greeting(
+    lone_session: Session, clients: Clients
+) -> None:
+    """What libzmq says to anybody is its version and that it wants CurveZMQ; nothing of the session is in it."""
+    bot = clients(lone_session, "far-raw", transport="tcp")
+    info = bot.get_connection_info()
+
+    def read(port: int, said: bytes) -> bytes:
+        heard = b""
+        with socket.socket() as raw:  # not create_connection: it would import, which this user may not
+            raw.connect((info["ip"], port))
+            raw.settimeout(0.3)
+            try:
+                raw.sendall(said)
+                while more := raw.recv(1000):
+                    heard += more
+            except OSError:
+                pass
         return heard
 
-    def with_other_keys() -> int:
-        context = zmq.Context()
-        dealer = context.socket(zmq.DEALER)
-        public, secret = zmq.curve_keypair()
-        dealer.curve_publickey, dealer.curve_secretkey = public, secret
-        dealer.curve_serverkey = info["curve_publickey"].encode()
-        dealer.connect(f"tcp://{info['ip']}:{info['shell_port']}")
-        dealer.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
-        answered = dealer.poll(500)
-        dealer.close(0)
-        context.term()
-        return answered
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + bytes(32)
 
-    assert as_nobody(listen) == 0
-    assert as_nobody(with_other_keys) == 0
-    assert reply_of(bot, bot.execute("2"))["content"]["status"] == "ok"
-    assert [e for e in journal(lone_session, "refused") if e["grant"] == bot.cmdop_invite.grant] == []  # type: ignore[attr-defined]
+    def attack() -> dict[str, bytes]:
+        return {
+            f"{channel} {said[:4]!r}": read(info[f"{channel}_port"], said)
+            for channel in KINDS
+            for said in (b"", b"GET / HTTP/1.0\r\n\r\n", greeting, bytes(range(256)) * 40)
+        }
+
+    for name, heard in as_nobody(attack).items():
+        assert len(heard) <= 64, name
+        rest = heard[10:].replace(b"CURVE", b"").strip(b"\x00")
+        assert len(rest) <= 3, (name, heard)  # the version, and who is the server
+    assert reply_of(bot, bot.execute("1"))["content"]["status"] == "ok"
 
 
 def test_another_user_sees_none_of_our_sessions(home: Home, lone_session: Session, tmp_path: Path) -> None:
@@ -153,3 +261,55 @@ def test_another_user_cannot_end_the_keeper(home: Home, lone_session: Session) -
     pid = keeper_of(home, lone_session).pid
     assert as_nobody(lambda: _outcome(lambda: os.kill(pid, 9))) == "PermissionError"
     assert lone_session.status().state == "open"
+
+
+def _listening(process: psutil.Process) -> list[str]:
+    """Doors that no directory guards: ports, and Unix sockets that have no file."""
+    found = [f"port {c.laddr}" for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    inodes = {
+        os.readlink(entry).removeprefix("socket:[").rstrip("]")
+        for entry in Path(f"/proc/{process.pid}/fd").iterdir()
+        if os.path.lexists(entry) and os.readlink(entry).startswith("socket:[")
+    }
+    for line in Path(f"/proc/{process.pid}/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[6] in inodes and len(fields) > 7 and fields[7].startswith("@"):
+            found.append(fields[7])
+    return found
+
+
+def test_there_is_no_door_without_a_file(home: Home, session: Sessions, clients: Clients) -> None:
+    """Directories guard what has a path. A port is opened for an invitation that asks for it, and goes with it."""
+    made = session()
+    bot = clients(made, "bot")
+    reply_of(bot, bot.execute("1"))
+    keeper, kernel = keeper_of(home, made), kernel_of(made)
+    assert (_listening(keeper), _listening(kernel)) == ([], [])
+    far = made.invite("far", transport="tcp")
+    assert len(_listening(keeper)) == 5
+    assert all("127.0.0.1" in door for door in _listening(keeper))
+    made.revoke(far.grant)
+    wait_until(lambda: _listening(keeper) == [], "its ports are closed")
+
+
+def test_what_forked_children_print_needs_no_port(session: Sessions, clients: Clients) -> None:
+    """ipykernel's own pipe for it is a TCP port, which any user can reach; ours is a socket in our directory."""
+    made = session()
+    forking = (
+        "import multiprocessing, os\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    print('of a fork', flush=True); os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "child = multiprocessing.get_context('fork').Process(target=lambda: print('of multiprocessing', flush=True))\n"
+        "child.start(); child.join()"
+    )
+    bot = clients(made, "bot")
+    for incarnation in (1, 2):
+        sent = bot.execute(forking)
+        missing = {"of a fork", "of multiprocessing"}
+        while missing:
+            shown = iopub_until(bot, is_stream_of(sent))[-1]["content"]["text"]
+            missing = {text for text in missing if text not in shown}
+        assert _listening(kernel_of(made)) == []
+        if incarnation == 1:
+            made.restart()

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_cmdop.journal.query import JournalReader, verify
 from jupyter_cmdop.journal.store import Head, JournalLocked, JournalStore
-from tests.journal.making import LOG, admitted, entry
+from tests.journal.making import LARGE, LOG, admitted, entry, stream
 
 WRITER = """
 import sys, threading
@@ -84,3 +84,86 @@ def check(directory: Path, seq: str, digest: str, number: str) -> None:
     assert report.ok
     with JournalReader(directory) as reader:
         assert sum(1 for _ in reader.entries()) == report.entries
+
+
+# ---------------------------------------------------------------------- torn writes
+
+FRAME_BYTES = 24 + 4096  # of the WAL: a header and a page (sqlite.org/fileformat.html)
+
+
+def torn_at(size: int, before: int, *, every: bool) -> list[int]:
+    """Lengths of a WAL whose last commit is not complete: around each frame's header each byte, else some."""
+    lengths = range(before, size)
+    if every:
+        return list(lengths)
+    return [n for n in lengths if (n - 32 + 2) % FRAME_BYTES < 28 or n % 211 == 0]
+
+
+def tear(tmp_path: Path, *, every: bool) -> None:
+    """A write-ahead log that ends anywhere within its last commit, and one whose last part is not what was written."""
+    with JournalStore.open(tmp_path / "live", LOG) as store:
+        first = store.append(0, 0, [admitted("r-1", operation="op-1"), stream("one\n")])
+        assert isinstance(first, Head)
+        wal = store.directory / "journal.sqlite-wal"
+        before = wal.stat().st_size
+        second = store.append(first.seq, 0, [admitted("r-2", operation="op-2"), entry(body=LARGE)])
+        assert isinstance(second, Head)
+        files = {
+            name: (store.directory / name).read_bytes()
+            for name in ("journal.sqlite", "journal.sqlite-wal", "bodies.bin")
+        }
+    whole = files["journal.sqlite-wal"]
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    lengths = torn_at(len(whole), before, every=every)
+    for number, length in enumerate((*lengths, len(whole))):
+        for name in ("journal.sqlite", "bodies.bin"):
+            (torn / name).write_bytes(files[name])
+        # What is missing: nothing at all, or the zeros of a file that had grown when its content had not.
+        rest = bytes(len(whole) - length) if number % 2 else b""
+        content = whole[:length] + rest
+        (torn / "journal.sqlite-wal").write_bytes(content)
+        (torn / "journal.sqlite-shm").unlink(missing_ok=True)
+        is_whole = content == whole
+        with JournalStore.open(torn, LOG) as again:
+            assert again.head == (second if is_whole else first), length
+            assert (torn / "bodies.bin").stat().st_size == (len(LARGE) if is_whole else 0)
+            assert (again.find_request("ada", "r-2") is not None) == is_whole
+            assert isinstance(again.append(again.head.seq, 0, [admitted("r-3"), entry(body=LARGE)]), Head)
+        assert verify(torn, (first.seq, first.hash)).ok, length
+        report = verify(torn, (second.seq, second.hash))
+        assert report.ok == is_whole, "whoever was told of the second has a receipt for it"
+        assert is_whole or report.first_bad == second.seq or report.first_bad == first.seq + 1
+
+
+def test_a_torn_commit_never_was(tmp_path: Path) -> None:
+    tear(tmp_path, every=False)
+
+
+@pytest.mark.soak
+def test_a_commit_torn_at_every_byte_never_was(tmp_path: Path) -> None:
+    tear(tmp_path, every=True)
+
+
+def test_a_torn_body_is_nobodys(tmp_path: Path) -> None:
+    """Bodies are written before the entries that name them: a crash between leaves bytes that nothing points to."""
+    with JournalStore.open(tmp_path / "live", LOG) as store:
+        first = store.append(0, 0, [stream("kept" + LARGE.decode())])
+        assert isinstance(first, Head)
+        files = {
+            name: (store.directory / name).read_bytes()
+            for name in ("journal.sqlite", "journal.sqlite-wal", "bodies.bin")
+        }
+    recorded = len(files["bodies.bin"])
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    for extra in (0, 1, 4095, 4096, 4097, len(LARGE)):
+        for name, content in files.items():
+            (torn / name).write_bytes(content + bytes(extra) if name == "bodies.bin" else content)
+        (torn / "journal.sqlite-shm").unlink(missing_ok=True)
+        assert verify(torn).ok
+        with JournalStore.open(torn, LOG) as again:
+            assert again.head == first
+            assert (torn / "bodies.bin").stat().st_size == recorded
+            assert isinstance(again.append(first.seq, 0, [stream("next" + LARGE.decode())]), Head)
+        assert verify(torn, (first.seq, first.hash)).ok

@@ -56,23 +56,76 @@ def test_an_empty_journal(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- changed rows
 
 
-@pytest.mark.parametrize("column", ["envelope", "hash", "salt", "body"])
-def test_every_byte_of_every_row_counts(tmp_path: Path, column: str) -> None:
-    directory = tmp_path
+def flip(directory: Path, column: str, *, every: bool) -> None:
+    """Flip each bit of a column, or one of each byte."""
     write(directory, [[admitted("r-1"), stream("2\n"), entry("input", withheld=True)]])
     with tampering(directory) as connection:
         read = f"SELECT seq, {column} FROM entries WHERE {column} IS NOT NULL"
         change = f"UPDATE entries SET {column} = ? WHERE seq = ?"
         for seq, good in connection.execute(read).fetchall():
-            for index in range(len(good)):
+            for bit in range(8 * len(good)):
+                index = bit // 8
+                if not every and bit % 8 != index % 8:
+                    continue
                 bad = bytearray(good)
-                bad[index] ^= 1 << index % 8
+                bad[index] ^= 1 << bit % 8
                 connection.execute(change, (bytes(bad), seq))
                 report = verify(directory)
                 assert (report.ok, report.first_bad, report.entries) == (False, seq, seq - 1)
                 assert f"entry {seq}" in str(report.problem)
             connection.execute(change, (good, seq))
     assert verify(directory).ok
+
+
+COLUMNS = ["envelope", "hash", "salt", "body"]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_byte_of_every_row_counts(tmp_path: Path, column: str) -> None:
+    flip(tmp_path, column, every=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_bit_of_every_row_counts(tmp_path: Path, column: str) -> None:
+    flip(tmp_path, column, every=True)
+
+
+def test_every_removal_and_every_swap_is_located(directory: Path) -> None:
+    """Whichever entry is taken out, with or without the rest moving up, and whichever two change places."""
+    last = verify(directory).entries
+    for seq in range(1, last + 1):
+        for move_up in (False, True):
+            copy = shutil.copytree(directory, directory.parent / f"removed-{seq}-{move_up}")
+            tamper(copy, f"DELETE FROM entries WHERE seq = {seq}")
+            if move_up:
+                tamper(copy, f"UPDATE entries SET seq = seq - 1 WHERE seq > {seq}")
+            report = verify(copy)
+            assert (report.ok, report.first_bad, report.entries) == (False, seq, seq - 1)
+        for other in range(seq + 1, last + 1):
+            with tampering(directory) as connection:
+                for old, new in ((seq, -1), (other, seq), (-1, other)):
+                    connection.execute(move(old, new))
+                report = verify(directory)
+                assert (report.ok, report.first_bad, report.entries) == (False, seq, seq - 1)
+                for old, new in ((seq, -1), (other, seq), (-1, other)):
+                    connection.execute(move(old, new))
+    assert verify(directory).ok
+
+
+def test_every_cut_tail_is_located_with_every_later_receipt(directory: Path) -> None:
+    last = verify(directory).entries
+    receipts = [receipt(directory, seq) for seq in range(1, last + 1)]
+    for kept in range(1, last):
+        copy = shutil.copytree(directory, directory.parent / f"cut-{kept}")
+        cut(copy, kept)
+        if kept < 2:  # the second is an admission: who cuts well takes it out of the index, too
+            tamper(copy, "DELETE FROM requests")
+        assert verify(copy).ok
+        for held in receipts:
+            report = verify(copy, held)
+            expected = (True, None) if held[0] <= kept else (False, kept + 1)
+            assert (report.ok, report.first_bad) == expected
 
 
 def move(old: int, new: int) -> str:
