@@ -231,14 +231,13 @@ class KernelTalk:
         A kernel answers in the order in which it was asked, and clients rely on it: jupyter_client throws away a
         reply that comes before the one it waits for, and would then wait for ever.
         """
-        operations = self._runner.session.operations
         earlier = None
         for live in self._runner.operations.values():
             if live.origin is origin:
                 break  # what was admitted later waits for this one, not the other way round
             if live.origin.endpoint is origin.endpoint and live.outcome is None:
-                core = operations[live.id]
-                if (core.client_session, core.lane) == (origin.client_session, origin.lane):
+                known = live.origin  # the core may have forgotten it, when it has just ended
+                if (known.client_session, known.lane) == (origin.client_session, origin.lane):
                     earlier = live
         if earlier is None:
             say()

@@ -16,7 +16,7 @@ import msgspec
 from jupyter_cmdop.backends.kernel_process import Launched, LaunchFailed
 from jupyter_cmdop.wire.kernel import encode_json, join, split
 
-SLOWNESS = 7  # looks at its sockets before a slow kernel answers on the control channel
+SLOWNESS = 25  # looks at its sockets before a slow kernel answers on the control channel
 CHANNELS = ("shell", "control", "stdin", "iopub")
 _decode = msgspec.json.Decoder().decode
 

@@ -49,6 +49,7 @@ SMALL_MEMORY = 3  # operations
 SMALL_BACKLOG = 1200
 SMALL_ORIGINS = 64
 TICKS_BEFORE_A_CRASH = 60
+ROUNDS = [1, 2, 4]  # of what the kernel and the keeper say to each other in one turn
 MOSTLY = [True] * 7 + [False]
 OUTAGE = [True, False, False, False, False, False]  # whether it ends after a step
 NEW = ev.Submit | ev.Take | ev.HandBack | ev.Release | ev.SetPolicy | ev.Invite | ev.Answer
@@ -156,6 +157,7 @@ class Simulation(World):
         self._ticks_left = -1
         self._written_seq = 0
         self._most = 0
+        self._asked_to_go = 0
         self._is_alone, self._is_late = True, False
         super().__init__(self.dice.choice, kinds)
 
@@ -230,7 +232,7 @@ class Simulation(World):
         kernel = self.process.kernel
         if kernel is not None and kernel.is_alive and kernel.awake_at <= self._now:
             kernel.work()
-        for _ in range(4):
+        for _ in range(self.choose(ROUNDS)):
             self.loop.turn()
             if not self.loop.is_awake:
                 break
@@ -528,7 +530,6 @@ class Simulation(World):
                         known = disk.is_on_disk("input_answered", job.operation or "", durable=True)
                         assert known, f"the answer to {prompt} is not on disk"
             return
-        assert self.recorder.unavailable is None, "nothing acts while nothing can be recorded"
         assert generation is None or generation >= self.fence, "a stale generation reaches the kernel"
         operation = header.get("cmdop_operation")
         if operation is not None:
@@ -585,6 +586,10 @@ class Simulation(World):
         self._driver_before = self.session.floor.driver
         effects = self._handle(event, now)
         self.handled += 1
+        if isinstance(event, ev.BackendReady):
+            assert self._asked_to_go < event.incarnation, "a kernel that was asked to go is ready"
+        if any(isinstance(effect, fx.RestartBackend) for effect in effects):
+            self._asked_to_go = self.side.state.incarnation
         self._check(event, effects, waiting, now)
         if self._is_alone:
             self._check_event(event, effects)
@@ -606,7 +611,8 @@ class Simulation(World):
     ) -> None:
         self.contract.check(event, effects, now)
         self._check_turns(waiting, effects)
-        self._check_backend(event, effects)
+        of_event = [effect for effect in effects if not _is_of_time(effect)]
+        self._check_backend(event, of_event)
 
     def _check_bounds(self) -> None:
         """Memory is bounded by what was under way at most, whatever happens."""
@@ -715,6 +721,10 @@ class Simulation(World):
             noted.popleft()
         assert all(entry.form == "v1" for entry in noted)
         assert lost + len(noted) == 0, "what was lost is counted"
+
+
+def _is_of_time(effect: fx.Effect) -> bool:
+    return isinstance(effect, fx.End) and effect.reason == "grant expired"
 
 
 def check_journal(rows: Sequence[Sealed]) -> set[str]:
