@@ -124,7 +124,7 @@ class KernelListen:
             yield from waiting.values()
 
     def overdue(self, now: float) -> set[str]:
-        """The lanes in which nothing is heard of an operation, or its reply or its idle and not the other, for too long."""
+        """The lanes in which for too long nothing is heard of an operation, or its reply or idle and not the other."""
         operations = self._runner.session.operations
         late = {name for waiting in self._waiting() for name, due in waiting.items() if due <= now}
         return {operations[name].lane if name in operations else MAIN_LANE for name in late}

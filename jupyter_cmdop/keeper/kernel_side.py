@@ -350,7 +350,7 @@ class KernelSide:
         self.start()
 
     def leave(self) -> None:
-        """A restart or a stop is decided: what this incarnation says from here on, also that it is ready, is too late."""
+        """A restart or a stop is decided: what this incarnation says now, also that it is ready, is too late."""
         self.state.phase = "ending"
 
     def restart(self) -> None:

@@ -50,7 +50,9 @@ class KernelTalk:
         channels = self.state.open_channels()
         self._count += 1
         msg_id = f"{self.state.own_session}_{self._count}"
-        header = make_header(message_type, session=self.state.own_session, username="keeper", msg_id=msg_id, lane=lane)
+        header = make_header(
+            message_type, session=self.state.own_session, username="keeper", msg_id=msg_id, lane=lane
+        )
         self._runner.remember_origin(
             msg_id, Origin(KEEPER, message_type, header=header, channel=channel, reading=True, hidden=True)
         )

@@ -100,7 +100,10 @@ class LiveOperation:
 
 
 class Backend(Protocol):
-    """What the runner asks of what executes. `leave`: a restart or a stop is decided, and follows when it is recorded."""
+    """What the runner asks of what executes.
+
+    `leave` says that a restart or a stop is decided; it follows as soon as it is recorded.
+    """
 
     def deliver(self, operation: LiveOperation, lane: str, generation: int) -> None: ...
     def interrupt(self, operation: str) -> None: ...

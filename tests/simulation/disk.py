@@ -1,8 +1,8 @@
 """A journal on a disk that can fail, fill up, be late, and lose what was not synced: the interface of `JournalStore`.
 
-The chain is the real one (`journal.entry`), so that what survives can be verified from the bytes. A batch is a transaction:
-after a loss of power the journal ends behind the last whole batch that reached the disk, which is one that was synced or a
-later one. The death of the process loses nothing that was appended.
+The chain is the real one (`journal.entry`), so that what survives can be verified from the bytes. A batch is a
+transaction: after a loss of power the journal ends behind the last whole batch that reached the disk, which is one that
+was synced or a later one. The death of the process loses nothing that was appended.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Disk:
         ends: seqs at which a batch ended.
         failing: what the next appends fail with. failing_reads: whether look-ups fail.
         fails_at_sync: the next sync fails, and with it the store for good.
+        gaps, lost: how many entries say that output was lost in an outage, and how much that was.
         at: (type, operation) -> seq; for inputs that are no operation ("input", message id).
     """
 
@@ -62,6 +63,8 @@ class Disk:
         self.failure: JournalUnavailable | None = None
         self.at: dict[tuple[str, str], int] = {}
         self.highest_durable = 0
+        self.gaps = 0
+        self.lost = 0
         self._requests: dict[tuple[str, str], tuple[str | None, str]] = {}
         self._head = Head()
 
@@ -110,6 +113,9 @@ class Disk:
         entry = row.entry
         if entry.type == "input":
             self.at["input", str(_decode(entry.body)["msg_id"])] = row.seq
+        elif entry.type == "gap" and OUTAGE in entry.body:
+            self.gaps += 1
+            self.lost += int(_decode(entry.body)["lost"])
         elif entry.operation is not None and entry.form == "json":
             key = (entry.type, entry.operation)
             assert key not in self.at or entry.type not in ONCE, f"{key} is recorded a second time"
@@ -159,6 +165,7 @@ class Disk:
         return self.rows[:end]
 
 
+OUTAGE = b"the journal could not be written"
 ONCE = frozenset({"admitted", "delivered", "ended"})
 _decode = msgspec.json.Decoder().decode
 

@@ -1,7 +1,7 @@
 """A kernel without a process: it speaks the real protocol through sockets that are lists, and does what it is told.
 
-It executes one request a lane, in the order in which they came, and says about each what a kernel says. The simulation decides when
-it goes on and what it says; it may forget to say something, or die.
+It executes one request a lane, in the order in which they came, and says about each what a kernel says. The simulation
+decides when it goes on and what it says; it may forget to say something, or die.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ def main(seeds: list[str]) -> None:
             for when, what in simulation.story:
                 print(f"{when:9.2f}  {what}")
             rows = len(simulation.disk.rows)
-            print(f"seed {seed}: {simulation.events} events, {simulation.handled} handled, {rows} entries: holds")
+            print(
+                f"seed {seed}: {simulation.events} events, {simulation.handled} handled, {rows} entries: holds"
+            )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ import msgspec
 import pytest
 
 from jupyter_cmdop.core import access, admission, driving, lanes, lifecycle, moves
+from jupyter_cmdop.core import events as ev
 from jupyter_cmdop.core.actor import ACTOR_KINDS, ActorKind
 from jupyter_cmdop.core.operations import OUTCOMES
 from jupyter_cmdop.journal.entry import Entry
+from jupyter_cmdop.journal.errors import JournalError
 from jupyter_cmdop.journal.verify import verify
 from jupyter_cmdop.keeper.kernel_side import KernelSide
 from jupyter_cmdop.keeper.kernel_talk import KernelTalk
@@ -27,13 +29,13 @@ from tests.core.contract import FLOOR_ENTRIES
 from tests.core.test_invariants import codes_in_the_core
 from tests.core.world import KINDS
 from tests.simulation.disk import Disk, Mirrored
-from tests.simulation.world import EVENTS, SimulationFailed, Simulation, simulate, small_limits
+from tests.simulation.world import EVENTS, Simulation, SimulationFailed, simulate, small_limits
 
 SEEDS = 5000
 BLOCKS = 10
 SOAK_SEEDS = int(os.environ.get("CMDOP_SIMULATION_SEEDS", "100000"))
 TWINS = 10  # one seed in so many is run again with all kinds swapped
-SEEDS_FOR_A_FAULT = 400  # within which a planted fault must be found
+SEEDS_FOR_A_FAULT = 1000  # within which a planted fault must be found
 SWAPPED: dict[str, ActorKind] = {
     actor: ACTOR_KINDS[(ACTOR_KINDS.index(kind) + 1) % len(ACTOR_KINDS)] for actor, kind in KINDS.items()
 }
@@ -127,7 +129,9 @@ def test_the_simulated_disk_is_as_the_real_one(seed: int, tmp_path: Path) -> Non
     report = verify(tmp_path)
     assert report.ok, report.problem
     # A crash can fall between the two.
-    assert report.entries in (simulation.disk.ends[-2:] if simulation.has_crashed else simulation.disk.ends[-1:])
+    assert report.entries in (
+        simulation.disk.ends[-2:] if simulation.has_crashed else simulation.disk.ends[-1:]
+    )
 
 
 # ---------------------------------------------------------------------- does it find faults?
@@ -271,6 +275,54 @@ def stamps_too_late(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def cannot_look_up(patch: pytest.MonkeyPatch) -> None:
+    """A request id that cannot be looked up counts as new."""
+    prior = Runner.prior
+
+    def careless(self: Runner, actor: str, request_id: str) -> ev.Prior | None:
+        try:
+            return prior(self, actor, request_id)
+        except JournalError:
+            return None
+
+    patch.setattr(Runner, "prior", careless)
+
+
+def proves_by_another_lane(patch: pytest.MonkeyPatch) -> None:
+    """That the main shell answers is taken as a proof of what a subshell has done."""
+    ask = KernelTalk.ask
+
+    def simple(self: KernelTalk, channel: str, kind: str, content: Any, lane: str = "") -> str:
+        return ask(self, channel, kind, content)
+
+    patch.setattr(KernelTalk, "ask", simple)
+
+
+def holds_what_is_recorded(patch: pytest.MonkeyPatch) -> None:
+    """After a failed sync the entries are taken to be missing."""
+    patch.setattr(Recorder, "_is_appended", lambda self: False)
+
+
+def asks_the_core_for_what_it_forgot(patch: pytest.MonkeyPatch) -> None:
+    """An answer that waits for an earlier one looks that one up where it may be forgotten."""
+    in_order = KernelTalk.in_order
+
+    def strict(self: KernelTalk, origin: Any, say: Callable[[], None]) -> None:
+        for live in self._runner.operations.values():
+            if live.origin is origin:
+                break
+            if live.origin.endpoint is origin.endpoint and live.outcome is None:
+                assert self._runner.session.operations[live.id]
+        in_order(self, origin, say)
+
+    patch.setattr(KernelTalk, "in_order", strict)
+
+
+def counts_wrong(patch: pytest.MonkeyPatch) -> None:
+    """Output that will be lost is shown with the number of what is recorded later."""
+    patch.setattr(Recorder, "next_seq", property(lambda self: self.last_seq + 1))
+
+
 FAULTS = [
     sends_first,
     never_syncs,
@@ -288,7 +340,23 @@ FAULTS = [
     obeys_the_stale,
     trusts_the_revoked,
     stamps_too_late,
+    cannot_look_up,
+    proves_by_another_lane,
+    holds_what_is_recorded,
+    asks_the_core_for_what_it_forgot,
+    counts_wrong,
 ]
+
+
+def first_failure(seeds: range, *, with_twins: bool) -> str | None:
+    for seed in seeds:
+        try:
+            simulation = simulate(seed)
+            if with_twins:
+                check_kinds(seed, simulation)
+        except AssertionError as failure:
+            return str(failure)
+    return None
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -296,15 +364,16 @@ def test_a_planted_fault_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    for seed in range(SEEDS_FOR_A_FAULT):
-        try:
-            first = simulate(seed)
-            if fault is prefers_humans:
-                check_kinds(seed, first)
-        except AssertionError as failure:
-            if isinstance(failure, SimulationFailed):
-                assert f"seed {seed}" in str(failure)
-                assert f"replay {seed}" in str(failure)
-            print(f"{fault.__name__}: found by seed {seed}: {str(failure).splitlines()[0][:150]}")
-            return
-    pytest.fail(f"nothing was found in {SEEDS_FOR_A_FAULT} seeds: {fault.__doc__}")
+    found = first_failure(range(SEEDS_FOR_A_FAULT), with_twins=fault is prefers_humans)
+    assert found is not None, f"nothing was found in {SEEDS_FOR_A_FAULT} seeds: {fault.__doc__}"
+    print(f"{fault.__name__}: found by {found.splitlines()[0][:150]}")
+
+
+def test_a_failure_names_its_seed_and_tells_the_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_syncs(monkeypatch)
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(3)
+    message = str(failed.value)
+    assert message.startswith("seed 3: ")
+    assert "Attach(attachment" in message
+    assert message.endswith("again: python -m tests.simulation.replay 3")

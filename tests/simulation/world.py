@@ -1,8 +1,8 @@
 """A keeper in one thread, with everything around it simulated from one seed: clock, disk, kernel, clients.
 
-What is real: the core, the runner, the recorder, what starts, talks and listens to the kernel, what answers kernel clients, and the
-journal's chain. What may happen is what may happen in `tests/core/world.py`, and beside it the faults: of the disk, of the
-kernel, of the clients, and the end of the keeper at any point.
+What is real: the core, the runner, the recorder, what starts, talks and listens to the kernel, what answers kernel
+clients, and the journal's chain. What may happen is what may happen in `tests/core/world.py`, and beside it the faults:
+of the disk, of the kernel, of the clients, and the end of the keeper at any point.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jupyter_cmdop.wire.kernel import ExecuteRequest, Header, Message, encode_js
 from jupyter_cmdop.wire.websocket import decode_v1
 from tests.core.contract import FLOOR_ENTRIES
 from tests.core.world import ACTIONS, ROLES, SMALL_QUEUE, World
-from tests.simulation.disk import Crash, Disk, Syncer
+from tests.simulation.disk import OUTAGE, Crash, Disk, Syncer
 from tests.simulation.kernel import Channels, Job, Kernel, Loop, Process
 
 EVENTS = 50  # at least; picked by the scheduler, what these bring about comes on top
@@ -51,7 +51,7 @@ SMALL_ORIGINS = 64
 TICKS_BEFORE_A_CRASH = 60
 ROUNDS = [1, 2, 4]  # of what the kernel and the keeper say to each other in one turn
 MOSTLY = [True] * 7 + [False]
-OUTAGE = [True, False, False, False, False, False]  # whether it ends after a step
+MENDS = [True, False, False, False, False, False]  # whether it ends after a step
 NEW = ev.Submit | ev.Take | ev.HandBack | ev.Release | ev.SetPolicy | ev.Invite | ev.Answer
 _decode = msgspec.json.Decoder().decode
 
@@ -281,7 +281,9 @@ class Simulation(World):
             self.say(f"refused: {refusal.code}")
             self.reached[refusal.code] += 1
             if before is not None:
-                assert self._fingerprint() == before, f"what was refused ({refusal.code}) has changed something"
+                assert self._fingerprint() == before, (
+                    f"what was refused ({refusal.code}) has changed something"
+                )
         self._perhaps_turn()
         return effects
 
@@ -455,7 +457,7 @@ class Simulation(World):
 
     def break_the_disk(self) -> None:
         self.events += 1
-        what = self.choose(["full", "full", "error", "error", "reads", "sync", "full", "error"])
+        what = self.choose(["full", "full", "error", "error", "reads", "reads", "reads", "sync"])
         if what == "sync" and self.choose([True, True, True, False]):
             what = "full"
         self.say(f"the disk fails: {what}")
@@ -472,6 +474,14 @@ class Simulation(World):
         if self.choose([True, False]):
             self.now += 0.2
 
+    def ask_again(self) -> None:
+        """A client that was away repeats a request of long ago, which only the journal may know."""
+        old = [event for event in self._sent if event.request_id is not None and not event.composed_before]
+        if old:
+            self._count += 1
+            event = self.choose(old[:6])
+            self._send(replace(event, msg_id=f"m{self._count}", generation=None, prior=None))
+
     def stop_reading(self) -> None:
         self.events += 1
         client = self.choose(list(self.clients.values()))
@@ -481,7 +491,11 @@ class Simulation(World):
     def be_late(self) -> None:
         """The loop is held up: a long time passes in one turn, and what comes first is not a timer."""
         self.events += 1
-        self._now += self.choose([0.5, 35.0, 130.0, 250.0])
+        lease = self.session.lease_until()
+        if lease is not None and self.choose([True, True, False]):
+            self._now = max(self._now, lease) + self.choose([0.0, 1.0])
+        else:
+            self._now += self.choose([0.5, 35.0, 130.0, 250.0])
         self.say("the keeper was held up")
         if self.choose([True, False]):
             self._is_late = True
@@ -576,6 +590,7 @@ class Simulation(World):
         assert generation <= self.disk.highest_durable, "the fence moved before that was on disk"
 
     def check_shown(self, seq: int) -> None:
+        assert seq <= self.recorder.last_seq, "a reader that goes on behind it would miss what is recorded later"
         if self.recorder.unavailable is None:
             assert seq <= len(self.disk.rows), f"entry {seq} is shown before it is recorded"
 
@@ -621,9 +636,11 @@ class Simulation(World):
         assert len(self.session.operations) <= most, "the core forgets"
         assert len(self.runner.operations) <= most, "the keeper forgets"
         assert len(self.runner.origins) <= SMALL_ORIGINS + self._most + 1, "origins are forgotten"
-        if self.recorder.unavailable is None:
-            assert self.recorder.last_seq >= len(self.disk.rows)
-            assert self.recorder.committed_seq == len(self.disk.rows), "the recorder knows where the journal is"
+        recorder, disk = self.recorder, self.disk
+        assert recorder.committed_seq == len(disk.rows), "the recorder knows where the journal is"
+        held = recorder.last_seq - recorder.committed_seq
+        kept = len(disk.rows) - disk.gaps + held
+        assert len(recorder.noted) == kept + disk.lost + recorder._lost, "what is noted is kept or counted"
 
     # ------------------------------------------------------------------ the run, and what is left of it
 
@@ -646,7 +663,7 @@ class Simulation(World):
     def _step_until(self, events: int) -> None:
         while self.events < events:
             self.choose(STEPS)(self)
-            if (self.disk.failing is not None or self.disk.failing_reads) and self.choose(OUTAGE):
+            if (self.disk.failing is not None or self.disk.failing_reads) and self.choose(MENDS):
                 self.mend_the_disk()
 
     def come_to_rest(self) -> None:
@@ -663,9 +680,9 @@ class Simulation(World):
                 if "reply" not in job.said:
                     kernel.reply(job, "ok")
                 kernel.finish(job)
-            if self.session.backend == "lost" or not any(self.session.active()):
-                if not self.loop.is_awake and self.side.listen.next_timer() is None:
-                    break
+            is_done = self.session.backend == "lost" or not any(self.session.active())
+            if is_done and not self.loop.is_awake and self.side.listen.next_timer() is None:
+                break
         self.turn()
         if self.disk.failure is not None:
             self.reached["failed sync"] += 1
@@ -710,7 +727,7 @@ class Simulation(World):
         noted = deque(self.recorder.noted)
         for row in self.disk.rows:
             entry = row.entry
-            if entry.type == "gap" and b"the journal could not be written" in entry.body:
+            if entry.type == "gap" and OUTAGE in entry.body:
                 lost -= _decode(entry.body)["lost"]
                 self.reached["lost output"] += 1
                 continue
@@ -786,6 +803,7 @@ STEPS: list[Callable[[Simulation], None]] = [
         "come_or_go",
         *["go_on"] * 6,
         *["break_the_disk"] * 2,
+        *["ask_again"] * 2,
         "stop_reading",
         "be_late",
     )
