@@ -155,14 +155,14 @@ class Disk:
         seq = self.at.get((kind, name))
         return seq is not None and (not durable or seq <= self.durable)
 
-    def surviving(self, end: int) -> list[Sealed]:
-        """What is left when the journal ends at `end`, verified entry by entry."""
+    def surviving(self) -> list[Sealed]:
+        """What the death of the process leaves, verified entry by entry; the loss of power leaves a beginning of it."""
         previous = GENESIS
-        for row in self.rows[:end]:
+        for row in self.rows:
             problem = check(LOG_ID, row.seq, previous, row.envelope, row.hash, row.salt, row.entry.body)
             assert problem is None, f"entry {row.seq}: {problem}"
             previous = row.hash
-        return self.rows[:end]
+        return self.rows
 
 
 OUTAGE = b"the journal could not be written"
