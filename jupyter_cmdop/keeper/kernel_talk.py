@@ -121,8 +121,7 @@ class KernelTalk:
         """
         if operation.interrupted_by is not None:
             return "error"
-        ended = operation.grant is not None and operation.grant not in self._runner.session.grants
-        return "aborted" if ended else None
+        return "aborted" if operation.revoked else None
 
     def _end_unsent(self, operation: str, status: ReplyStatus) -> None:
         self._runner.submit(ev.Replied(operation, status))

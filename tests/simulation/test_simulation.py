@@ -260,7 +260,7 @@ def trusts_the_revoked(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(access, "drop", lenient)
     look = KernelTalk._late_refusal
-    patch.setattr(KernelTalk, "_late_refusal", lambda self, op: look(self, replace(op, grant=None)))
+    patch.setattr(KernelTalk, "_late_refusal", lambda self, op: look(self, replace(op, revoked=False)))
 
 
 def stamps_too_late(patch: pytest.MonkeyPatch) -> None:

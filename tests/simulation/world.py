@@ -153,6 +153,7 @@ class Simulation(World):
         self.has_crashed = False
         self.reached: Counter[str] = Counter()
         self.fence = 0
+        self.ended_grants: set[str | None] = set()
         self.last_shown: Published | None = None
         self.written: dict[str, tuple[str, bool]] = {}
         self.clients: dict[str, Client] = {}
@@ -581,7 +582,7 @@ class Simulation(World):
             assert outcome not in DROP_OUTCOMES, f"{operation} reaches the kernel, and was {outcome}"
         core = self.session.operations[operation]
         assert core.interrupted_by is None, f"{operation} was interrupted before it reached the kernel"
-        assert core.grant is None or core.grant in self.session.grants, f"the grant of {operation} has ended"
+        assert core.grant not in self.ended_grants or core.adopted_by, f"the grant of {operation} has ended"
         self._written_seq = delivered
         self.written[operation] = (header["cmdop_actor"], explicit)
         self.say(f"{operation} reaches the kernel")
@@ -629,6 +630,7 @@ class Simulation(World):
         waiting: set[tuple[str, str]],
         now: float,
     ) -> None:
+        self.ended_grants |= {effect.grant for effect in effects if isinstance(effect, fx.CloseGrant)}
         self.contract.check(event, effects, now)
         self._check_turns(waiting, effects)
         of_event = [effect for effect in effects if not _is_of_time(effect)]
