@@ -84,6 +84,7 @@ class Found:
     generations: int = 0
     is_complete: bool = False
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     refusals: set[str] = field(default_factory=set)
     floors: set[str] = field(default_factory=set)
 
@@ -314,14 +315,14 @@ def explore(seconds: float, *, operations: int) -> Found:
     Raises:
         Broken: something does not hold.
     """
-    begun, found = time.monotonic(), Found()
+    begun, cpu, found = time.monotonic(), time.process_time(), Found()
     gc.collect()
     gc.disable()  # there is nothing to collect, and much to look through
     try:
         _search(found, begun + seconds, operations)
     finally:
         gc.enable()
-    found.seconds = time.monotonic() - begun
+    found.seconds, found.cpu_seconds = time.monotonic() - begun, time.process_time() - cpu
     return found
 
 

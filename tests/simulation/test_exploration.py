@@ -22,7 +22,8 @@ FAULT_SECONDS = 30.0
 def tell(what: str, found: Found) -> None:
     print(
         f"{what}: {found.states} states, {found.transitions} transitions, {found.depth} steps and "
-        f"{found.generations} generations deep, {found.seconds:.1f} s, complete: {found.is_complete}"
+        f"{found.generations} generations deep, {found.seconds:.1f} s "
+        f"({found.cpu_seconds:.1f} s of a core), complete: {found.is_complete}"
     )
 
 

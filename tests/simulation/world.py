@@ -495,9 +495,11 @@ class Simulation(World):
     def be_late(self) -> None:
         """The loop is held up: a long time passes in one turn, and what comes first is not a timer."""
         self.events += 1
-        lease = self.session.lease_until()
-        if lease is not None and self.choose([True, True, False]):
-            self._now = max(self._now, lease) + self.choose([0.0, 1.0])
+        if self.choose([True, True, False]):
+            for _ in range(self.choose([1, 2])):  # until the lease ends; then until nobody may resume it
+                self.turn()
+                lease = self.session.lease_until()
+                self._now = max(self._now, self._now if lease is None else lease) + self.choose([0.0, 1.0])
         else:
             self._now += self.choose([0.5, 35.0, 130.0, 250.0])
         self.say("the keeper was held up")
