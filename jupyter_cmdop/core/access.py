@@ -86,6 +86,9 @@ def end_grant(turn: Turn, grant: Grant, how: str, by: Attachment | Actor) -> Non
     for operation in state.queued():
         if operation.grant == grant.id and operation.holder == actor:
             drop(turn, operation, "withdrawn", by=who, reason=reason)
+    for operation in state.running():
+        if operation.grant == grant.id and operation.holder == actor:
+            operation.revoked = True
     turn.do(fx.CloseGrant(grant.id, how))
     for attachment in [a for a in state.attachments.values() if a.grant == grant.id]:
         leave(turn, attachment, how)

@@ -82,8 +82,7 @@ def set_policy(turn: Turn, event: ev.SetPolicy) -> None:
     if event.policy == state.policy:
         return
     before, state.policy = state.policy, event.policy
-    turn.note("policy", attachment, durable=True, data={"from": before, "to": event.policy})
-    raise_generation(turn)
+    raise_generation(turn, "policy", attachment, data={"from": before, "to": event.policy})
     if event.policy == "readonly":
         supersede(turn, lambda op: True, by=attachment.actor.id, reason="policy readonly")
         if state.floor.driver is not None:

@@ -16,6 +16,7 @@ class Record:
 
     Attributes:
         durable: it must be on disk before the following effects are carried out.
+        generation: in force when it happened; one event can bring about several.
         data: the entry's body; the keeper adds the input itself to `admitted` and `input`.
     """
 
@@ -29,6 +30,7 @@ class Record:
     via: str | None = None
     durable: bool = False
     data: dict[str, Any] = field(default_factory=dict)
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

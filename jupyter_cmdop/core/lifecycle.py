@@ -33,8 +33,7 @@ def died(turn: Turn, event: ev.BackendDied) -> None:
         return
     state.backend = "starting" if event.will_restart else "lost"
     data = {"reason": event.reason, "incarnation": state.incarnation}
-    turn.note("backend_died", KEEPER, durable=True, data=data)
-    raise_generation(turn)
+    raise_generation(turn, "backend_died", KEEPER, data=data)
     clear(turn, "unknown", reason=event.reason)
     turn.do(fx.Announce("backend", {"state": state.backend, "reason": event.reason}))
 
@@ -78,13 +77,13 @@ def lifecycle(turn: Turn, event: ev.Lifecycle) -> None:
         return turn.reject(attachment, event, "busy", message, next_=("wait", "close --force"))
     renew(turn, attachment)
     data = {} if event.name is None else {"name": event.name}
-    turn.note(_ENTRIES[event.verb], attachment, durable=True, basis="intended", data=data)
     if event.verb == "rename":
         if event.name is None:
             raise AssertionError("rename needs a name")
+        turn.note(_ENTRIES[event.verb], attachment, durable=True, basis="intended", data=data)
         return turn.do(fx.Renamed(event.name))
     state.backend = "starting" if event.verb == "restart" else "closed"
-    raise_generation(turn)
+    raise_generation(turn, _ENTRIES[event.verb], attachment, basis="intended", data=data)
     clear(turn, "interrupted", by=actor, reason=event.verb)
     turn.do(fx.Announce("backend", {"state": state.backend, "by": actor}))
     turn.do(fx.RestartBackend() if event.verb == "restart" else fx.StopBackend())

@@ -10,7 +10,7 @@ from .floor import ACT_LEASE_SECONDS, SIGN_OF_LIFE_SECONDS, FloorEvent, FloorSta
 from .grants import Attachment
 from .lanes import supersede
 from .prompts import show_all
-from .turn import Turn
+from .turn import Author, Turn
 
 
 def move(
@@ -57,9 +57,10 @@ def move(
     _announce(turn, actor, entry)
 
 
-def raise_generation(turn: Turn) -> None:
-    """A new generation without a move: the policy or the backend has changed."""
+def raise_generation(turn: Turn, entry: str, author: Author, **fields: Any) -> None:
+    """A new generation without a move, and the entry that begins it: the policy or the backend has changed."""
     turn.state.floor.generation += 1
+    turn.note(entry, author, durable=True, **fields)
     turn.do(fx.Fence(turn.state.floor.generation))
 
 

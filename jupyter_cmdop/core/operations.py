@@ -89,6 +89,7 @@ class Operation:
         act: sent as an act, so that its lease is that of an act.
         since: when it was admitted, then when it was delivered.
         replied: what the backend's reply said, which counts once it is idle.
+        revoked: the grant that it came with has ended; if the backend has not got it yet, it is not to get it.
         aborts: what waited behind it when it replied with an error, and is aborted by that.
     """
 
@@ -114,6 +115,7 @@ class Operation:
     status: Status = Status.QUEUED
     outcome: Outcome | None = None
     interrupted_by: str | None = None
+    revoked: bool = False
     replied: ReplyStatus | None = None
     error_name: str | None = None
     aborts: tuple[str, ...] = ()

@@ -64,6 +64,7 @@ class Turn:
                 via,
                 durable,
                 facts,
+                self.state.floor.generation,
             )
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,29 +130,40 @@ class KernelListen:
         return missing + LOSS_PATIENCE_SECONDS if due is None else min(due, missing + LOSS_PATIENCE_SECONDS)
 
     def _due(self) -> Iterator[float]:
-        for waiting in (self._await_idle, self._await_reply, self.state.unheard):
+        for waiting in self._waiting():
             yield from waiting.values()
 
-    def overdue(self, now: float) -> bool:
-        """Whether nothing is heard of an operation, or it has its reply or its idle and not the other, for too long."""
-        return any(due <= now for due in self._due())
+    def overdue(self, now: float) -> set[str]:
+        """The lanes in which for too long nothing is heard of an operation, or its reply or idle and not the other."""
+        operations = self._runner.session.operations
+        late = {name for waiting in self._waiting() for name, due in waiting.items() if due <= now}
+        return {operations[name].lane if name in operations else MAIN_LANE for name in late}
 
-    def expect_proof(self, msg_id: str, now: float) -> None:
-        """A request has gone out behind everything overdue: what it is answered before will never come."""
-        for waiting, probes in (
-            (self._await_idle, self._idle_probes),
-            (self._await_reply, self._reply_probes),
-            (self.state.unheard, self._start_probes),
+    def expect_proof(self, lane: str, msg_id: str, now: float) -> None:
+        """A request has gone out behind everything overdue in a lane: what it is answered before will never come.
+
+        A request to another lane proves nothing: each works at its own pace.
+        """
+        operations = self._runner.session.operations
+        for waiting, probes in zip(
+            self._waiting(), (self._idle_probes, self._reply_probes, self._start_probes), strict=True
         ):
-            late = [name for name, due in waiting.items() if due <= now]
+            late = [
+                name
+                for name, due in waiting.items()
+                if due <= now and (operations[name].lane if name in operations else MAIN_LANE) == lane
+            ]
             for name in late:
                 waiting[name] = now + IDLE_PATIENCE_SECONDS * 10
             if late:
                 probes[msg_id] = late
 
+    def _waiting(self) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+        return self._await_idle, self._await_reply, self.state.unheard
+
     def forget(self) -> None:
         """The kernel is gone: nothing more comes from it."""
-        for waiting in (self._await_idle, self._await_reply, self.state.unheard):
+        for waiting in self._waiting():
             waiting.clear()
         for probes in (self._idle_probes, self._reply_probes, self._start_probes):
             probes.clear()
@@ -273,7 +283,7 @@ class KernelListen:
 
     def _count(self, msg_id: str) -> None:
         if self.state.may_drop and self.state.phase == "ready":
-            self._numbers.note(msg_id, time.monotonic())
+            self._numbers.note(msg_id, self._runner.clock.monotonic())
 
     def report_losses(self, now: float) -> None:
         """Record and show how many messages a publisher that drops has dropped, as far as their numbers tell."""
@@ -328,7 +338,7 @@ class KernelListen:
             self._runner.submit(ev.Idle(origin.operation))
             operation = self._runner.session.operations.get(origin.operation)
             if operation is not None and operation.is_active:
-                self._await_reply[operation.id] = time.monotonic() + REPLY_PATIENCE_SECONDS
+                self._await_reply[operation.id] = self._runner.clock.monotonic() + REPLY_PATIENCE_SECONDS
 
     def _is_own(self, msg_id: str, message_type: str) -> bool:
         """Whether this answers a request of the keeper's own. The id says it, not the session, which is no secret."""
@@ -381,7 +391,7 @@ class KernelListen:
         if origin.operation is not None:
             operation = runner.session.operations.get(origin.operation)
             generation = generation if operation is None else operation.generation
-        seq = recorder.last_seq + (0 if origin.reading else 1)
+        seq = recorder.last_seq if origin.reading else recorder.next_seq
         stamp = runner.stamper.stamp(origin, relation_of(message_type), generation=generation, seq=seq)
         parts = [
             message.header,
@@ -462,7 +472,7 @@ class KernelListen:
             }
         )
         stamp = runner.stamper.stamp(
-            origin, "by", generation=operation.generation, seq=runner.recorder.last_seq + 1
+            origin, "by", generation=operation.generation, seq=runner.recorder.next_seq
         )
         # Who keeps this can later prove that the journal was not cut behind it.
         head = runner.recorder.store.head
@@ -473,7 +483,7 @@ class KernelListen:
         if origin.endpoint is not None:
             parts = [message.header, message.parent, metadata, message.content, *message.buffers]
             runner.recorder.show(origin.endpoint.reply, "shell", origin.identities, parts, seq)
-        self._await_idle[name] = time.monotonic() + IDLE_PATIENCE_SECONDS
+        self._await_idle[name] = self._runner.clock.monotonic() + IDLE_PATIENCE_SECONDS
         runner.loop.end_rest()
         status: Any = reply.status if reply.status in ("ok", "error", "aborted") else "error"
         runner.submit(ev.Replied(name, status, reply.ename))

@@ -324,7 +324,6 @@ class KernelRequests:
             stop_on_error=execute.stop_on_error,
             generation=stamp.generation,
             request_id=stamp.request_id,
-            prior=self.runner.prior(request.endpoint.actor.id, stamp.request_id),
         )
 
     def _pass_on(self, request: Request, attachment: str, input_class: InputClass) -> None:

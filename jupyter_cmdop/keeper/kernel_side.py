@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,6 +68,7 @@ class KernelSide:
         started: called once, with None when the first incarnation is ready or with the reason why there is none.
         stopped: called when the session's end has been carried out, with the pids that were ended.
         restarted: called when a restart that an actor asked for is complete.
+        channels: makes the sockets to an incarnation.
     """
 
     def __init__(
@@ -79,9 +79,11 @@ class KernelSide:
         *,
         started: Callable[[str | None], None],
         stopped: Callable[[list[int]], None],
+        channels: Callable[..., KernelChannels] = KernelChannels,
     ) -> None:
         self._runner = runner
         self._context = context
+        self._open_channels = channels
         self.process = process
         self._started: Callable[[str | None], None] | None = started
         self._stopped = stopped
@@ -112,7 +114,7 @@ class KernelSide:
         self.state.incarnation += 1
         self.state.execution_count = 0
         self.state.phase = "launching"
-        self._deadline = time.monotonic() + STARTUP_SECONDS
+        self._deadline = self._runner.clock.monotonic() + STARTUP_SECONDS
         self._runner.note(
             "backend_started",
             actor="keeper",
@@ -122,13 +124,16 @@ class KernelSide:
         self.process.launch(self.state.incarnation, lambda result: post(lambda: self._launched(result)))
 
     def _launched(self, result: Launched | LaunchFailed) -> None:
+        if self.state.phase != "launching":
+            self._send_away(result)
+            return
         if isinstance(result, LaunchFailed):
             self._give_up(str(result))
             return
         loop = self._runner.loop
         self.state.phase = "greeting"
         self._subscribed, self._greetings = False, set()
-        self.state.channels = KernelChannels(
+        self.state.channels = self._open_channels(
             self._context, result, bounded=result.language == "python", touched=loop.touch
         )
         self.state.channels.fence = self._runner.session.floor.generation
@@ -141,13 +146,20 @@ class KernelSide:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(result.pid)
                 loop.add_reader(self._pidfd, self._process_ended)
-        self._poll_at = time.monotonic() + REMOTE_POLL_SECONDS if self._pidfd is None else None
+        self._poll_at = self._runner.clock.monotonic() + REMOTE_POLL_SECONDS if self._pidfd is None else None
         self._greet()
+
+    def _send_away(self, result: Launched | LaunchFailed) -> None:
+        """It was asked to go before it had come: whoever ends it does the rest."""
+        if isinstance(result, Launched):
+            for descriptor in result.outputs.values():
+                os.close(descriptor)
+            result.connection_file.unlink(missing_ok=True)
 
     def _greet(self) -> None:
         """Ask for kernel_info until the answer and its status on iopub show that both directions work."""
         self._greetings.add(self.talk.ask("shell", "kernel_info_request", {}))
-        self._next_greeting = time.monotonic() + INFO_RETRY_SECONDS
+        self._next_greeting = self._runner.clock.monotonic() + INFO_RETRY_SECONDS
 
     def _on_own_status(self, is_idle: bool) -> None:
         self._subscribed = True
@@ -226,7 +238,7 @@ class KernelSide:
         self.process.close_sockets_to_others()
         self.state.phase = "ready"
         self._deadline = None
-        self._ready_at = time.monotonic()
+        self._ready_at = self._runner.clock.monotonic()
         self._runner.stamper.incarnation = self.state.incarnation
         self._runner.note(
             "iopub",
@@ -303,7 +315,7 @@ class KernelSide:
         return min(due, default=None)
 
     def run_timers(self) -> None:
-        now = time.monotonic()
+        now = self._runner.clock.monotonic()
         if self._next_greeting is not None and now >= self._next_greeting and self.state.phase == "greeting":
             self._greet()
         if self._deadline is not None and now >= self._deadline:
@@ -316,8 +328,9 @@ class KernelSide:
             self._poll_at = now + REMOTE_POLL_SECONDS
             self._poll()
         self.listen.report_losses(now)
-        if self.state.phase == "ready" and self.listen.overdue(now):
-            self.listen.expect_proof(self.talk.ask("shell", "kernel_info_request", {}), now)
+        if self.state.phase == "ready":
+            for lane in self.listen.overdue(now):
+                self.listen.expect_proof(lane, self.talk.ask("shell", "kernel_info_request", {}, lane), now)
 
     def _poll(self) -> None:
         if self.pid is not None:
@@ -345,7 +358,7 @@ class KernelSide:
             self.state.phase = "off"
             self._give_up(f"{reason} before it was ready")
             return
-        if time.monotonic() - self._ready_at >= STABLE_SECONDS and was_ready:
+        if self._runner.clock.monotonic() - self._ready_at >= STABLE_SECONDS and was_ready:
             self._restarts = 0
         self._restarts += 1
         again = self._restarts <= RESTARTS
@@ -357,6 +370,10 @@ class KernelSide:
             return
         self._runner.note("restarted", actor="keeper", data={"reason": reason, "try": self._restarts})
         self.start()
+
+    def leave(self) -> None:
+        """A restart or a stop is decided: what this incarnation says now, also that it is ready, is too late."""
+        self.state.phase = "ending"
 
     def restart(self) -> None:
         """End this incarnation and start the next; asked for by an actor."""

@@ -22,7 +22,7 @@ class KernelState:
         sessions: header sessions of the kernel's incarnations: what bears one did not come from a client.
         info_content: content of its kernel_info_reply, kept for newcomers also while it restarts.
         may_drop: whether its publisher drops what its subscriber does not take.
-        unheard: operations sent to the main shell of which the kernel has said nothing yet, and when that gets odd.
+        unheard: operations sent to the kernel of which the kernel has said nothing yet, and when that gets odd.
     """
 
     own_session: str = field(default_factory=lambda: f"keeper-{uuid.uuid4().hex[:12]}")

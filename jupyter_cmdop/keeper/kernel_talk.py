@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from ..backends.kernel_process import KernelProcess
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.actor import KEEPER
-from ..core.operations import MAIN_LANE
+from ..core.operations import MAIN_LANE, Operation, ReplyStatus
 from ..wire.kernel import (
     Message,
     encode_json,
@@ -46,12 +45,14 @@ class KernelTalk:
         self._held: list[tuple[LiveOperation, str, int]] = []
         self._interrupts: set[str] = set()
 
-    def ask(self, channel: str, message_type: str, content: dict[str, Any]) -> str:
+    def ask(self, channel: str, message_type: str, content: dict[str, Any], lane: str = MAIN_LANE) -> str:
         """Send a request of the keeper's own; its messages are hidden from everybody."""
         channels = self.state.open_channels()
         self._count += 1
         msg_id = f"{self.state.own_session}_{self._count}"
-        header = make_header(message_type, session=self.state.own_session, username="keeper", msg_id=msg_id)
+        header = make_header(
+            message_type, session=self.state.own_session, username="keeper", msg_id=msg_id, lane=lane
+        )
         self._runner.remember_origin(
             msg_id, Origin(KEEPER, message_type, header=header, channel=channel, reading=True, hidden=True)
         )
@@ -81,7 +82,14 @@ class KernelTalk:
         if self.held_until is not None:
             self._held.append((operation, lane, generation))
             return
-        message, core = operation.message, self._runner.session.operations[operation.id]
+        message, core = operation.message, self._runner.session.operations.get(operation.id)
+        if core is None or not core.is_active:
+            return  # while it waited for the journal or an interrupt, the kernel it was for has gone
+        status = self._late_refusal(core)
+        if status is not None:
+            operation.facts["evalue"] = "it was stopped before it reached the kernel"
+            self._end_unsent(operation.id, status)
+            return
         if message is None or self.state.channels is None:
             log.error("operation %s cannot be delivered: its input is gone", operation.id)
             return
@@ -101,13 +109,25 @@ class KernelTalk:
         ]
         frames = join(self.state.channels.launched.key, parts)
         if self.state.channels.send("shell", frames, generation=generation):
-            operation.message = None
-            if lane == MAIN_LANE:
-                self.state.unheard[operation.id] = time.monotonic() + START_PATIENCE_SECONDS
+            operation.message, operation.is_sent = None, True
+            self.state.unheard[operation.id] = self._runner.clock.monotonic() + START_PATIENCE_SECONDS
             return
         log.error("operation %s of generation %d was fenced off at the backend", operation.id, generation)
-        self._runner.submit(ev.Replied(operation.id, "aborted"))
-        self._runner.submit(ev.Idle(operation.id))
+        self._end_unsent(operation.id, "aborted")
+
+    def _late_refusal(self, operation: Operation) -> ReplyStatus | None:
+        """The last look before the byte: what has come since it was let in.
+
+        An interrupt that overtakes its operation would hit nothing, or something else. A grant that has ended lets
+        nothing through any more.
+        """
+        if operation.interrupted_by is not None:
+            return "error"
+        return "aborted" if operation.revoked else None
+
+    def _end_unsent(self, operation: str, status: ReplyStatus) -> None:
+        self._runner.submit(ev.Replied(operation, status))
+        self._runner.submit(ev.Idle(operation))
 
     def forward(self, channel: str, message: Message, origin: Origin, generation: int) -> None:
         """Pass on what is no operation: reading, widgets, the debugger."""
@@ -157,12 +177,14 @@ class KernelTalk:
             operation.shown_prompt = prompt
 
     def interrupt(self, operation: str) -> None:
-        core = self._runner.session.operations.get(operation)
+        core, live = self._runner.session.operations.get(operation), self._runner.operations.get(operation)
         if core is None or not core.is_active:
             return
+        if live is not None and live.message is not None:
+            return  # the kernel has not got it, and will not
         if self.state.channels is not None and self.state.channels.launched.interrupt_mode == "message":
             self._interrupts.add(self.ask("control", "interrupt_request", {}))
-            self.held_until = time.monotonic() + INTERRUPT_PATIENCE_SECONDS
+            self.held_until = self._runner.clock.monotonic() + INTERRUPT_PATIENCE_SECONDS
         else:
             self.process.interrupt()
 
@@ -179,12 +201,13 @@ class KernelTalk:
         if endpoint is None:
             return
         who = f" by {end.by}" if end.by else ""
+        was_sent = operation.is_sent
         sentences = {
             "superseded": f"superseded{who} before it ran: the input is given back to you",
             "withdrawn": f"withdrawn{who} before it ran",
             "aborted": f"aborted{who} before it ran",
             "unknown": "the kernel ended while this ran; it may have had effects, and is not run again by itself",
-            "interrupted": f"cut off{who} while it ran",
+            "interrupted": f"cut off{who} while it ran" if was_sent else f"interrupted{who} before it ran",
             "error": "the kernel gave no reply to it",
         }
         sentence = sentences[end.outcome] + (f" ({end.reason})" if end.reason else "")
@@ -211,14 +234,13 @@ class KernelTalk:
         A kernel answers in the order in which it was asked, and clients rely on it: jupyter_client throws away a
         reply that comes before the one it waits for, and would then wait for ever.
         """
-        operations = self._runner.session.operations
         earlier = None
         for live in self._runner.operations.values():
             if live.origin is origin:
                 break  # what was admitted later waits for this one, not the other way round
             if live.origin.endpoint is origin.endpoint and live.outcome is None:
-                core = operations[live.id]
-                if (core.client_session, core.lane) == (origin.client_session, origin.lane):
+                known = live.origin  # the core may have forgotten it, when it has just ended
+                if (known.client_session, known.lane) == (origin.client_session, origin.lane):
                     earlier = live
         if earlier is None:
             say()

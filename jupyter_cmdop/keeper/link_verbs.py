@@ -21,6 +21,7 @@ from ..core.grants import ROLE_RIGHTS, Attachment, Grant, Role
 from ..core.operations import MAIN_LANE
 from ..core.policy import PolicyName, execute_class
 from ..core.refusal import Refusal
+from ..journal.errors import JournalError
 from ..wire.kernel import Message, content_digest, encode_json
 from .journal_desk import Item, Wanted, parse_cursor
 from .kernel_requests import expiry, preview
@@ -435,7 +436,6 @@ class LinkVerbs:
                 stop_on_error=args.stop_on_error,
                 generation=args.generation,
                 request_id=args.request_id,
-                prior=self.runner.prior(actor.id, args.request_id),
                 if_busy=args.if_busy,
                 act=True,
             ),
@@ -451,7 +451,12 @@ class LinkVerbs:
     def _wait(self, call: Call, args: WaitArgs) -> None:
         operation = args.operation
         if operation is None and args.request_id is not None:
-            prior = self.runner.prior(call.actor.id, args.request_id)
+            try:
+                prior = self.runner.prior(call.actor.id, args.request_id)
+            except JournalError as error:
+                message = f"request ids cannot be looked up: {error}"
+                call.refuse(Refusal("journal_unavailable", message, retry_after=1.0))
+                return
             if prior is None:
                 refuse_unknown(call, f"no request {args.request_id!r} of {call.actor.id} is known here")
                 return

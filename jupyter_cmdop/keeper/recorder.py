@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from ..journal.entry import Entry
 from ..journal.errors import JournalError
-from ..journal.store import Conflict, JournalStore
+from ..journal.store import Conflict, Head
+from .clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ MAINTENANCE_SECONDS = 5.0
 BACKLOG_BYTES = (
     64 * 1024 * 1024
 )  # output waiting for a journal that cannot be written; more is recorded as a gap
+
+
 TRY_BYTES = (
     256 * 1024
 )  # of what waits, in one try: a try on a disk that is still full must cost next to nothing
@@ -33,11 +35,42 @@ class LostTheJournal(Exception):
     """Another writer has appended: this keeper must stop acting for the session."""
 
 
-class Recorder:
-    """The entries and sends of the turn in hand, and those that wait for the journal."""
+class Store(Protocol):
+    """What is asked of a journal; see `JournalStore`."""
 
-    def __init__(self, store: JournalStore) -> None:
+    @property
+    def head(self) -> Head: ...
+    @property
+    def wal(self) -> bool: ...
+    @property
+    def failure(self) -> str | None: ...
+
+    def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict: ...
+    def find_request(self, actor: str, request_id: str) -> tuple[str | None, str] | None: ...
+    def sync(self) -> None: ...
+    def maintenance(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Helper(Protocol):
+    """Who syncs behind the loop's back."""
+
+    def wake(self, maintain: bool) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Recorder:
+    """The entries and sends of the turn in hand, and those that wait for the journal.
+
+    Args:
+        store: the journal.
+        clock: where the time is read.
+        helper: makes the sync and the checkpoint of `store` when it is woken; a thread, if not given.
+    """
+
+    def __init__(self, store: Store, clock: Clock = SYSTEM, helper: Helper | None = None) -> None:
         self.store = store
+        self.clock = clock
         self._unavailable: str | None = None
         self._entries: list[Entry] = []
         self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
@@ -48,13 +81,13 @@ class Recorder:
         self._lost = 0
         self._retry_at: float | None = None
         self._sync_at: float | None = None
-        self._maintain_at = time.monotonic() + MAINTENANCE_SECONDS
+        self._maintain_at = self.clock.monotonic() + MAINTENANCE_SECONDS
         self._base = store.head.seq
-        self._helper = _Helper(store)
+        self._helper: Helper = helper or _Thread(store)
 
     @property
     def unavailable(self) -> str | None:
-        """Why the journal cannot be written now, or None; also when only the helper thread has met the fault."""
+        """Why the journal cannot be written now, or None; also when only the helper has met the fault."""
         return self._unavailable or self.store.failure
 
     @property
@@ -67,12 +100,25 @@ class Recorder:
         """The last entry that is in the journal or will be."""
         return self._base + len(self._held_entries) + len(self._entries)
 
+    @property
+    def next_seq(self) -> int:
+        """The seq of the output that is noted next; that of the entry before, if it will be lost."""
+        return self.last_seq + (0 if self._is_full else 1)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.unavailable is not None and self._held_bytes > BACKLOG_BYTES
+
     def note(self, entry: Entry, *, durable: bool = False) -> int:
         """Add an entry to the turn.
 
         Returns:
-            Its sequence number.
+            Its sequence number, which it will have whatever becomes of the journal; output for which there is no
+            room while the journal cannot be written is counted instead, and has that of the entry before.
         """
+        if entry.form == "v1" and self._is_full:
+            self._lost += 1
+            return self.last_seq
         self._entries.append(entry)
         self._durable = self._durable or durable
         return self.last_seq
@@ -101,7 +147,7 @@ class Recorder:
         Raises:
             LostTheJournal: another writer has the journal; nothing was sent.
         """
-        now = time.monotonic()
+        now = self.clock.monotonic()
         if self._sync_at is not None and now >= self._sync_at:
             self._sync_at = None
             self._helper.wake(now >= self._maintain_at)
@@ -118,7 +164,7 @@ class Recorder:
                 if self._durable:
                     self.store.sync()
                 elif self._sync_at is None:
-                    self._sync_at = time.monotonic() + SYNC_SECONDS
+                    self._sync_at = self.clock.monotonic() + SYNC_SECONDS
             except JournalError as error:
                 self._fail(str(error), now)
                 return self._commit_while_unavailable(generation, now)
@@ -145,12 +191,8 @@ class Recorder:
 
     def _commit_while_unavailable(self, generation: int, now: float) -> bool:
         """Hold back the turn, show its output, and try again when it is time."""
-        for entry in self._entries:
-            if entry.form == "v1" and self._held_bytes > BACKLOG_BYTES:
-                self._lost += 1
-            else:
-                self._held_entries.append(entry)
-                self._held_bytes += len(entry.body)
+        self._held_entries.extend(self._entries)
+        self._held_bytes += sum(len(entry.body) for entry in self._entries)
         shown = [send for send in self._sends if send[0]]
         self._held_sends.extend(send for send in self._sends if not send[0])
         self._entries, self._sends, self._durable = [], [], False
@@ -188,8 +230,8 @@ class Recorder:
                     generation=head.generation,
                     incarnation=head.incarnation,
                     body=body,
-                    time_ns=time.time_ns(),
-                    mono_ns=time.monotonic_ns(),
+                    time_ns=self.clock.wall_ns(),
+                    mono_ns=self.clock.monotonic_ns(),
                 )
             )
             self._held_bytes += len(body)
@@ -205,10 +247,10 @@ class Recorder:
         self.store.close()
 
 
-class _Helper:
+class _Thread:
     """The thread that syncs and checkpoints, so that the loop does not wait for the disk."""
 
-    def __init__(self, store: JournalStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._event = threading.Event()
         self._stopped = False

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -76,7 +75,8 @@ class LiveOperation:
     """What the keeper holds of an operation beyond the core's state of it.
 
     Attributes:
-        message: the input as it came, until it was delivered.
+        message: the input as it came, until it was written to the backend.
+        is_sent: whether it was.
         facts: execution count, error, as the kernel reported them.
         ended: told (outcome, reason) once it has one.
         first_seq, delivered_seq: of the entries that say that it was admitted, and that it was delivered.
@@ -87,6 +87,7 @@ class LiveOperation:
     origin: Origin
     preview: str
     message: Message | None
+    is_sent: bool = False
     first_seq: int = 0
     delivered_seq: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -100,13 +101,17 @@ class LiveOperation:
 
 
 class Backend(Protocol):
-    """What the runner asks of what executes."""
+    """What the runner asks of what executes.
+
+    `leave` says that a restart or a stop is decided; it follows as soon as it is recorded.
+    """
 
     def deliver(self, operation: LiveOperation, lane: str, generation: int) -> None: ...
     def interrupt(self, operation: str) -> None: ...
     def set_fence(self, generation: int) -> None: ...
     def show_prompt(self, operation: LiveOperation, prompt: str, *, to_author: bool) -> None: ...
     def end_without_running(self, operation: LiveOperation, end: fx.End) -> None: ...
+    def leave(self) -> None: ...
     def restart(self) -> None: ...
     def stop(self) -> None: ...
 
@@ -129,6 +134,7 @@ class Runner:
         self.name = config.name
         self.loop = loop
         self.recorder = recorder
+        self.clock = recorder.clock
         self.owner = Actor(config.owner.id, "human", config.owner.name)
         self.session = Session(owner=self.owner, policy=config.policy)
         self.stamper = Stamper(config.id)
@@ -138,10 +144,8 @@ class Runner:
         self.endpoints: Endpoints | None = None
         self.attached_at: dict[str, str] = {}
         self.refused = 0
-        self.touched_at = time.monotonic()
-        self.active_at = time.time()
-        self.started_at = time.time()
-        self._started_mono = time.monotonic()
+        self.touched_at = self.clock.monotonic()
+        self.active_at = self.clock.wall_ns() / 1e9
         loop.add_timer(self._next_timer)
         loop.add_timer(recorder.next_timer)
         self.keeper = Attachment("keeper", KEEPER, "owner", "link", persistent=False, client="keeper")
@@ -157,14 +161,22 @@ class Runner:
         """
         holder = NoHand() if hand is None else hand
         if not isinstance(event, ev.Alive):
-            self.touched_at = time.monotonic()
+            self.touched_at = self.clock.monotonic()
         if isinstance(event, ev.Submit):
-            self.active_at = time.time()
+            self.active_at = self.clock.wall_ns() / 1e9
         refusal = self._refusal_of_journal(event)
         if refusal is not None:
             holder.rejected(refusal)
             return refusal
-        effects = self.session.handle(event, time.monotonic())
+        if isinstance(event, ev.Submit) and event.request_id is not None:
+            try:
+                event = replace(event, prior=self._prior_of(event))
+            except JournalError as error:
+                # It may have been used: to let it in could run it a second time.
+                refusal = self._unavailable(str(error))
+                holder.rejected(refusal)
+                return refusal
+        effects = self.session.handle(event, self.clock.monotonic())
         if isinstance(holder, NoHand):
             holder.effects = effects
         return self._perform(effects, holder)
@@ -175,29 +187,36 @@ class Runner:
         is_rename = isinstance(event, ev.Lifecycle) and event.verb == "rename"
         if self.recorder.unavailable is None or not (is_rename or isinstance(event, refused)):
             return None
+        return self._unavailable(self.recorder.unavailable)
+
+    def _unavailable(self, reason: str) -> Refusal:
         if self.recorder.store.failure is not None:
             return Refusal(
                 "journal_unavailable",
                 "nothing is let in any more: nobody knows what the disk has kept since it reported an error "
-                f"({self.recorder.unavailable})",
+                f"({reason})",
                 next=("read", f"jupyter cmdop close {self.name} --force", f"jupyter cmdop new {self.name}"),
             )
         return Refusal(
             "journal_unavailable",
-            f"nothing is let in while the journal cannot be written: {self.recorder.unavailable}",
+            f"nothing is let in while the journal cannot be used: {reason}",
             retry_after=1.0,
             next=("free some space", "read"),
         )
 
-    def prior(self, actor: str, request_id: str | None) -> ev.Prior | None:
-        """What the journal knows of a request id."""
-        if request_id is None:
+    def _prior_of(self, event: ev.Submit) -> ev.Prior | None:
+        attachment = self.session.attachments.get(event.attachment)
+        if attachment is None or event.request_id is None:
             return None
-        try:
-            found = self.recorder.store.find_request(actor, request_id)
-        except JournalError as error:
-            log.error("request ids cannot be looked up: %s", error)
-            return None
+        return self.prior(attachment.actor.id, event.request_id)
+
+    def prior(self, actor: str, request_id: str) -> ev.Prior | None:
+        """What the journal knows of a request id.
+
+        Raises:
+            JournalError: it cannot be read now.
+        """
+        found = self.recorder.store.find_request(actor, request_id)
         return None if found is None or found[0] is None else ev.Prior(found[0], found[1])
 
     def _next_timer(self) -> float | None:
@@ -205,8 +224,9 @@ class Runner:
 
     def run_timers(self) -> None:
         due = self.session.next_timer()
-        if due is not None and due <= time.monotonic():
-            self._perform(self.session.handle_timer(time.monotonic()), NoHand())
+        now = self.clock.monotonic()
+        if due is not None and due <= now:
+            self._perform(self.session.handle_timer(now), NoHand())
 
     def commit(self) -> None:
         """End the turn: record, then send; what the sends bring about is a turn of its own."""
@@ -223,19 +243,20 @@ class Runner:
         operation: str | None = None,
         data: dict[str, Any] | None = None,
         durable: bool = False,
+        generation: int | None = None,
         **fields: Any,
     ) -> int:
-        """Add an entry of the keeper's own; see `Entry` for `fields`."""
+        """Add an entry, by default of the generation in force; see `Entry` for `fields`."""
         return self.recorder.note(
             Entry(
                 type=entry_type,
                 actor=actor,
                 operation=operation,
-                generation=self.session.floor.generation,
+                generation=self.session.floor.generation if generation is None else generation,
                 incarnation=self.session.incarnation,
                 body=encode_json(data or {}),
-                time_ns=time.time_ns(),
-                mono_ns=time.monotonic_ns(),
+                time_ns=self.clock.wall_ns(),
+                mono_ns=self.clock.monotonic_ns(),
                 **fields,
             ),
             durable=durable,
@@ -243,7 +264,7 @@ class Runner:
 
     def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
         """Add an entry whose body is a kernel message (a websocket v1 frame)."""
-        self.active_at = time.time()
+        self.active_at = self.clock.wall_ns() / 1e9
         return self.recorder.note(
             Entry(
                 type=entry_type,
@@ -254,8 +275,8 @@ class Runner:
                 basis=basis,
                 body=body,
                 form="v1",
-                time_ns=time.time_ns(),
-                mono_ns=time.monotonic_ns(),
+                time_ns=self.clock.wall_ns(),
+                mono_ns=self.clock.monotonic_ns(),
             )
         )
 
@@ -264,7 +285,7 @@ class Runner:
         if record.type in ("admitted", "input", "input_answered"):
             data.update(hand.facts)
         if record.type == "attached" and record.attachment is not None:
-            self.attached_at[record.attachment] = datetime.now(UTC).isoformat(timespec="seconds")
+            self.attached_at[record.attachment] = _label(self.clock.wall_ns())
         elif record.type == "detached":
             self.attached_at.pop(record.attachment or "", None)
         live = self.operations.get(record.operation or "")
@@ -285,6 +306,7 @@ class Runner:
             via=record.via,
             data=data,
             durable=record.durable,
+            generation=record.generation,
         )
 
     def _perform(self, effects: list[fx.Effect], hand: Hand) -> Refusal | None:
@@ -322,8 +344,10 @@ class Runner:
                 case fx.End():
                     send(self._ended, effect)
                 case fx.RestartBackend() if backend is not None:
+                    backend.leave()
                     at_once(backend.restart)
                 case fx.StopBackend() if backend is not None:
+                    backend.leave()
                     at_once(backend.stop)
                 case fx.OpenGrant() if endpoints is not None:
                     endpoints.open_grant(effect.grant)
@@ -391,3 +415,7 @@ class Runner:
         live = None if known.operation is None else self.operations.get(known.operation)
         if live is not None and live.outcome is None:
             self.origins[oldest] = known
+
+
+def _label(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC).isoformat(timespec="seconds")

@@ -20,9 +20,12 @@ Parts = list[bytes]
 """Header, parent, metadata, content."""
 
 
-def make_header(message_type: str, *, session: str, username: str, msg_id: str | None = None) -> bytes:
+def make_header(
+    message_type: str, *, session: str, username: str, msg_id: str | None = None, lane: str = ""
+) -> bytes:
     return encode_json(
         {
+            **({"subshell_id": lane} if lane else {}),
             "msg_id": msg_id or f"{session}_{uuid.uuid4().hex[:12]}",
             "msg_type": message_type,
             "session": session,

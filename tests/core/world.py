@@ -49,7 +49,7 @@ class World:
         self.choose = choose
         self.actors = {name: Actor(name, (kinds or KINDS)[name], name.title()) for name in ROLES}
         policy: PolicyName = choose(["open", "turns", "turns"])
-        self.session = Session(owner=self.actors["ann"], policy=policy)
+        self.session = self._open(policy)
         self.contract = Contract(self.session)
         self.now = 100.0
         self.trace: list[tuple[ev.Event | None, list[fx.Effect]]] = []
@@ -67,8 +67,19 @@ class World:
         self._attach("bob", "bob-2")
         self._attach("bot", "bot-call", persistent=False)
         self._invite("bot", None)
-        if choose([True, True, False]):
+        self._begin()
+
+    def _open(self, policy: PolicyName) -> Session:
+        return Session(owner=self.actors["ann"], policy=policy)
+
+    def _begin(self) -> None:
+        """The backend is ready, or is not yet."""
+        if self.choose([True, True, False]):
             self.do(ev.BackendReady(1))
+
+    def _connections(self) -> list[Attachment]:
+        """Through which somebody may act."""
+        return list(self.session.attachments.values())
 
     # ------------------------------------------------------------------ one event
 
@@ -199,7 +210,7 @@ class World:
 
     def _one_of(self, who: list[Who]) -> str:
         """A connection of the driver, of others who may input, of observers, of the owner, or of anybody."""
-        driver, found = self.session.floor.driver, self.session.attachments.values()
+        driver, found = self.session.floor.driver, self._connections()
         chosen = {
             "driver": [a.id for a in found if a.actor.id == driver],
             "other": [a.id for a in found if a.actor.id != driver and a.role != "observer"],
@@ -207,7 +218,7 @@ class World:
             "owner": [a.id for a in found if a.role == "owner"],
             "anybody": [],
         }[self.choose(who)]
-        return str(self.choose(chosen or [*self.session.attachments, *self._gone[-1:]]))
+        return str(self.choose(chosen or [*(a.id for a in found), *self._gone[-1:]]))
 
     def _attach(self, actor: str, name: str, *, grant: str | None = None, persistent: bool = True) -> None:
         made = Attachment(
