@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import zmq
@@ -46,6 +47,7 @@ class KernelChannels:
         self._touched = touched
         self._context = context
         self.fence = 0
+        self.asked_at: float | None = None  # the first request since the kernel was last heard; the listener clears it
         identity = secrets.token_hex(8).encode()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         for channel in REQUEST_CHANNELS:
@@ -59,6 +61,12 @@ class KernelChannels:
             socket.connect(launched.endpoints[channel])
             self.sockets[channel] = socket
         self.sockets["iopub"] = self._subscribe(bounded)
+        heartbeat = context.socket(zmq.DEALER)
+        heartbeat.affinity = SHARED_IO_THREAD
+        heartbeat.linger = 0
+        heartbeat.reconnect_ivl = RECONNECT_MILLISECONDS
+        heartbeat.connect(launched.endpoints["hb"])
+        self.sockets["hb"] = heartbeat
 
     def _subscribe(self, bounded: bool) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.SUB)
@@ -97,7 +105,15 @@ class KernelChannels:
         socket = self.sockets[channel]
         send(socket, frames, copy=len(frames[-1]) < COPY_BYTES)
         self._touched(socket)
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
         return True
+
+    def ping(self) -> None:
+        """Ask the kernel's heartbeat, which a thread of its own sends back."""
+        socket = self.sockets["hb"]
+        send(socket, [b"", b"ping"], copy=True)  # the empty frame stands where a REQ socket has it
+        self._touched(socket)
 
     def drain(self, channel: str, most: int) -> Iterator[list[bytes]]:
         """Up to `most` messages that have arrived."""

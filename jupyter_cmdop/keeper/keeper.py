@@ -22,6 +22,7 @@ import zmq
 
 from ..backends.kernel_channels import IO_THREADS
 from ..backends.kernel_process import KernelProcess, make_private
+from ..clocks import session_seconds
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.grants import MAX_GRANTS, Attachment
@@ -36,12 +37,14 @@ from .grant_endpoints import GrantEndpoints
 from .journal_desk import JournalDesk, messages_of
 from .kernel_requests import KernelRequests, Request
 from .kernel_side import KernelSide
+from .kernel_talk import still_busy
 from .link_endpoint import LinkServer
 from .link_verbs import LinkVerbs
 from .loop import Loop
 from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
 from .stamps import Origin
+from .time_watch import TimeWatch
 from .websocket_desk import WebsocketDesk
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,8 @@ class Keeper:
         self._lost_at: float | None = None
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
         self._paths_at = time.monotonic() + PATHS_SECONDS
+        self.time_watch = TimeWatch()
+        self.loop.woken = self._woken
         self.loop.add_timer(lambda: self._stop_at)
         self.loop.add_timer(self._next_upkeep)
         self.runner.note(
@@ -130,6 +135,7 @@ class Keeper:
         """Live until the session ends; returns the exit code."""
         for name in (signal.SIGTERM,):
             signal.signal(name, lambda *_: self.loop.post(self._terminate))
+        signal.signal(signal.SIGCONT, lambda *_: self.time_watch.continued())
         for name in (signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)
         self._write_pointer("starting")
@@ -163,6 +169,40 @@ class Keeper:
         self.verbs.activity.after_commit()
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
+
+    def _woken(self, due: float) -> None:
+        for finding in self.time_watch.look(due):
+            log.warning("the time is odd: %s", finding)
+            if finding.kind == "clock":
+                self.runner.note(
+                    "clock", actor="keeper", data={"set_by_seconds": round(finding.seconds, 1)}, durable=True
+                )
+                continue
+            self.kernel.excuse()
+            self.websockets.excuse()
+            self.link.excuse()
+            self.runner.stood_still(finding.kind, finding.seconds)
+            # Viewers were told that it does not answer, or saw nothing move: they are told how things are.
+            self.runner.recorder.show(self.verbs.tell_back, finding.seconds)
+            self.runner.recorder.show(self._show_state)
+
+    def _show_state(self) -> None:
+        """Tell those with a websocket whether the kernel works."""
+        busy = still_busy(self.runner, self.kernel.state)
+        if busy is None:
+            if not self.kernel.is_ready:
+                return
+            origin = Origin(self.runner.keeper.actor, "")
+            stamp = self.runner.stamper.stamp(
+                origin,
+                "by",
+                generation=self.runner.session.floor.generation,
+                seq=self.runner.recorder.committed_seq,
+            )
+            parts = self.kernel.state.voice.status("idle", b"{}", b'{"cmdop":' + stamp + b"}")
+            busy = Published(b"status", parts)
+        for client in self.websockets.clients():
+            client.publish(busy)
 
     def _run_timers(self) -> None:
         self.runner.run_timers()
@@ -343,7 +383,8 @@ class Keeper:
             "execution_state": self._execution_state(),
             "incarnation": self.runner.session.incarnation,
             "connections": self._connections(),
-            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+            "last_activity": self.runner.active.moment.isoformat(),
+            "reason": self.kernel.lost_reason or self._oddity(),
             "driver": self.runner.session.floor.driver,
             "generation": self.runner.session.floor.generation,
             "policy": self.runner.session.policy,
@@ -404,26 +445,35 @@ class Keeper:
                 "unavailable": self.recorder.unavailable,
                 "wal": self.recorder.store.wal,
             },
-            "lease": {"until_seconds": round(lease - time.monotonic(), 1)}
+            "lease": {"until_seconds": round(lease - session_seconds(), 1)}
             if floor.driver is not None and lease is not None
             else None,
             "iopub": "may_drop" if self.kernel.state.may_drop else "waits_for_reader",
             "connections": self._connections(),
-            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+            "last_activity": self.runner.active.moment.isoformat(),
             "level": "cooperative",
             "workspace": config.workspace,
             "cwd": config.cwd,
             "created": config.created,
-            "reason": self.kernel.lost_reason,
+            "reason": self.kernel.lost_reason or self._oddity(),
         }
 
     def _state(self) -> str:
-        return {"ready": "open", "starting": "starting", "lost": "lost", "closed": "closed"}[
-            self.runner.session.backend
-        ]
+        backend = self.runner.session.backend
+        if backend == "mute" or (backend == "ready" and self.kernel.watch.unresponsive is not None):
+            return "unresponsive"
+        return "open" if backend == "ready" else backend
+
+    def _oddity(self) -> str | None:
+        """Why the session is not simply open, while its kernel lives."""
+        if self.runner.session.backend == "mute":
+            return "the kernel publishes nothing any more: restart it"
+        return self.kernel.watch.reason if self.runner.session.backend == "ready" else None
 
     def _execution_state(self) -> str:
         session = self.runner.session
+        if self._state() == "unresponsive":
+            return "unresponsive"
         if session.backend != "ready":
             return "dead" if session.backend in ("lost", "closed") else "starting"
         return "busy" if session.lanes[MAIN_LANE].running else "idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections import OrderedDict
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from ..clocks import LastMoment, session_seconds
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.actor import KEEPER, Actor
+from ..core.floor import FloorState
 from ..core.grants import Attachment
 from ..core.operations import Outcome
 from ..core.refusal import Refusal
@@ -28,6 +31,8 @@ from .stamps import Origin, Stamper
 log = logging.getLogger(__name__)
 
 KEPT_ORIGINS = 8192  # requests whose late output can still be attributed
+BACKLOG_SECONDS = 0.5  # for what lies in the sockets of a process that goes on to reach it
+_WHAT_STOOD_STILL = {"stopped": "this keeper was stopped", "suspended": "the machine was suspended"}
 KEPT_ENDED = 1024  # operations whose facts are kept in memory after they ended; all are in the journal
 
 
@@ -138,9 +143,8 @@ class Runner:
         self.attached_at: dict[str, str] = {}
         self.refused = 0
         self.touched_at = time.monotonic()
-        self.active_at = time.time()
-        self.started_at = time.time()
-        self._started_mono = time.monotonic()
+        self.active = LastMoment()
+        self._lapsed: tuple[str, float] | None = None
         loop.add_timer(self._next_timer)
         loop.add_timer(recorder.next_timer)
         self.keeper = Attachment("keeper", KEEPER, "owner", "link", persistent=False, client="keeper")
@@ -158,12 +162,14 @@ class Runner:
         if not isinstance(event, ev.Alive):
             self.touched_at = time.monotonic()
         if isinstance(event, ev.Submit):
-            self.active_at = time.time()
-        refusal = self._refusal_of_journal(event)
+            self.active.note()
+        refusal = self._refusal_of_journal(event) or self._refusal_of_lapsed(event)
         if refusal is not None:
             holder.rejected(refusal)
             return refusal
-        effects = self.session.handle(event, time.monotonic())
+        if isinstance(event, ev.Submit) and self._has_lapsed(event.attachment):
+            event = dataclasses.replace(event, composed_before=True)
+        effects = self.session.handle(event, session_seconds())
         if isinstance(holder, NoHand):
             holder.effects = effects
         return self._perform(effects, holder)
@@ -181,6 +187,53 @@ class Runner:
             next=("free some space", "read"),
         )
 
+    # ------------------------------------------------------------------ having stood still
+
+    def stood_still(self, kind: str, seconds: float) -> None:
+        """This process did not run: judge first what ran out meanwhile, then what has come.
+
+        What lies in the sockets by now was sent while nothing was answered. The driver whose lease ran out meanwhile
+        must not act by it, though nobody else could claim the floor: he cannot know what has become of it.
+        """
+        floor = self.session.floor
+        driver = floor.driver if floor.state is FloorState.HELD else None
+        self.run_timers()
+        lapsed = driver if driver is not None and floor.state is not FloorState.HELD else None
+        if lapsed is not None:
+            self._lapsed = (lapsed, time.monotonic() + BACKLOG_SECONDS)
+        data: dict[str, Any] = {"at_most_seconds": round(seconds, 1), "what": _WHAT_STOOD_STILL[kind]}
+        if lapsed is not None:
+            data["lapsed"] = lapsed
+        self.note("stood_still", actor="keeper", data=data, durable=True)
+
+    def _has_lapsed(self, attachment: str) -> bool:
+        """Whose input may have been sent while this process stood still, and his lease ran out."""
+        if self._lapsed is None:
+            return False
+        driver, until = self._lapsed
+        if time.monotonic() >= until:
+            self._lapsed = None
+            return False
+        known = self.session.attachments.get(attachment)
+        return known is not None and known.actor.id == driver
+
+    def _refusal_of_lapsed(self, event: ev.Event) -> Refusal | None:
+        """What only the driver may do, beside input, which the core refuses itself."""
+        if not isinstance(event, ev.Answer | ev.HandBack | ev.Release):
+            return None
+        if not self._has_lapsed(event.attachment):
+            return None
+        refusal = self.session.refusal(
+            "stale_generation",
+            "this was sent while the session stood still, and the lease ran out meanwhile: look at it, then ask again",
+            next_=("status", "ask again"),
+        )
+        actor = self.session.attachment_actor(event.attachment)
+        data = {"code": refusal.code, "message": refusal.message, "what": type(event).__name__.lower()}
+        self.refused += 1
+        self.note("refused", actor=actor, attachment=event.attachment, data=data, basis="intended")
+        return refusal
+
     def prior(self, actor: str, request_id: str | None) -> ev.Prior | None:
         """What the journal knows of a request id."""
         if request_id is None:
@@ -193,12 +246,13 @@ class Runner:
         return None if found is None or found[0] is None else ev.Prior(found[0], found[1])
 
     def _next_timer(self) -> float | None:
-        return self.session.next_timer()
+        due = self.session.next_timer()
+        return None if due is None else due - session_seconds() + time.monotonic()
 
     def run_timers(self) -> None:
         due = self.session.next_timer()
-        if due is not None and due <= time.monotonic():
-            self._perform(self.session.handle_timer(time.monotonic()), NoHand())
+        if due is not None and due <= session_seconds():
+            self._perform(self.session.handle_timer(session_seconds()), NoHand())
 
     def commit(self) -> None:
         """End the turn: record, then send; what the sends bring about is a turn of its own."""
@@ -235,7 +289,7 @@ class Runner:
 
     def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
         """Add an entry whose body is a kernel message (a websocket v1 frame)."""
-        self.active_at = time.time()
+        self.active.note()
         return self.recorder.note(
             Entry(
                 type=entry_type,
