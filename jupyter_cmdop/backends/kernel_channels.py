@@ -47,7 +47,9 @@ class KernelChannels:
         self._touched = touched
         self._context = context
         self.fence = 0
-        self.asked_at: float | None = None  # the first request since the kernel was last heard; the listener clears it
+        self.asked_at: float | None = (
+            None  # the first request since the kernel was last heard; the listener clears it
+        )
         identity = secrets.token_hex(8).encode()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         for channel in REQUEST_CHANNELS:

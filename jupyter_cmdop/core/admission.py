@@ -139,7 +139,8 @@ def _stale(state: State, attachment: Attachment, event: ev.Submit) -> Refusal | 
     if event.composed_before and explicit:
         return state.refusal(
             "stale_generation",
-            "this was made while its connection was away or the session stood still: look at the session, then run it again",
+            "this was made while its connection was away, or the session stood still: "
+            "look at the session, then run it again",
             next_=("run it again",),
         )
     return None

@@ -345,6 +345,7 @@ class Keeper:
 
     def close_grant(self, grant: str, reason: str) -> None:
         self.grants.close(grant)
+        self.grants.files.pop(grant, None)
         self.websockets.drop(attachment=None, actor=None, grant=grant, reason=reason)
         self.link.close_grant(grant, reason)
 

@@ -233,7 +233,11 @@ class WebsocketDesk:
         self._leaving.run_timers(now)
         for seat in list(self._seats.values()):
             seat.run_timer(now)
-            if seat.valid_until is not None and seat.valid_until <= session_seconds() and seat.connection is not None:
+            if (
+                seat.valid_until is not None
+                and seat.valid_until <= session_seconds()
+                and seat.connection is not None
+            ):
                 seat.valid_until = None
                 seat.observe_only()
             if seat.left_at is not None and now - seat.left_at > KEPT_SECONDS:

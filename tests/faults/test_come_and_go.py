@@ -1,0 +1,120 @@
+"""Clients that come and go by every way in leave the keeper no descriptor and next to no memory.
+
+Websockets have the same test in `tests/websocket/test_slow.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from jupyter_cmdop.client.session import Session
+from tests.faults.attacks import RawLink, keeper_of, null_spec, pointer_of, rss_of, wait_until
+from tests.support import Home, Sessions, connect_client, reply_of, wait_for_status
+
+MIB = 1024 * 1024
+KEPT_BYTES = 5 * MIB
+WARM_UP = 30
+
+
+def come_and_go(home: Home, session: Session, rounds: int, attach: Callable[[int], None]) -> None:
+    """Attach and detach; afterwards the keeper has the descriptors that it had, and no more than 5 MiB more."""
+    keeper = keeper_of(home, session)
+    for n in range(WARM_UP):
+        attach(n)
+    descriptors, memory = settled(session, keeper)
+    for n in range(rounds):
+        attach(n)
+    wait_until(
+        lambda: settled(session, keeper)[0] <= descriptors, f"its descriptors are those {descriptors} again"
+    )
+    kept = settled(session, keeper)[1] - memory
+    assert kept <= KEPT_BYTES, f"{kept / MIB:.1f} MiB are kept after {rounds} rounds"
+
+
+def settled(session: Session, keeper: psutil.Process) -> tuple[int, int]:
+    wait_for_status(session, lambda s: not [p for p in s.presence if p.client != "stays"])
+    return keeper.num_fds(), rss_of(keeper)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close without a farewell; over a Unix socket the peer finds what it still writes refused."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def over_the_link(home: Home, session: Session) -> Callable[[int], None]:
+    """Persistent ones; one in ten is cut while answers are on their way to it."""
+    link = pointer_of(home, session.id)["link"]
+
+    def attach(n: int) -> None:
+        client = RawLink(link, hello={"persistent": True, "client": f"link-{n}"})
+        if n % 10:
+            client.socket.close()
+            return
+        for number in range(3):
+            client.send({"id": number + 1, "verb": "log", "args": {"follow": True}})
+        reset(client.socket)
+
+    return attach
+
+
+def over_zmq(session: Session) -> Callable[[int], None]:
+    """Stock clients on one grant; one in ten vanishes with a request under way."""
+    invited = session.invite("bot")
+    assert invited.connection_file is not None
+    file = invited.connection_file
+
+    def attach(n: int) -> None:
+        client = connect_client(file, ready=False, client_session=f"zmq-{n}")
+        try:
+            msg_id = client.kernel_info()
+            if n % 10:
+                reply_of(client, msg_id)
+        finally:
+            client.stop_channels()
+            client.context.destroy(linger=0)
+
+    return attach
+
+
+def over_grants(session: Session) -> Callable[[int], None]:
+    """Each client has a grant of its own, which ends with it."""
+
+    def attach(n: int) -> None:
+        invited = session.invite(f"bot-{secrets.token_hex(3)}")
+        assert invited.connection_file is not None
+        client = connect_client(invited.connection_file, ready=False)
+        try:
+            reply_of(client, client.kernel_info())
+        finally:
+            client.stop_channels()
+            client.context.destroy(linger=0)
+            session.revoke(str(invited.grant))
+
+    return attach
+
+
+def attacher(way: str, home: Home, session: Session) -> Callable[[int], None]:
+    if way == "link":
+        return over_the_link(home, session)
+    return over_zmq(session) if way == "zmq" else over_grants(session)
+
+
+@pytest.mark.parametrize("way", ["link", "zmq", "grants"])
+def test_a_hundred(home: Home, session: Sessions, way: str) -> None:
+    made = session(kernel=null_spec(home))
+    come_and_go(home, made, 100, attacher(way, home, made))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("way", ["link", "zmq", "grants"])
+def test_a_thousand(home: Home, session: Sessions, way: str) -> None:
+    made = session(kernel=null_spec(home))
+    come_and_go(home, made, 1000, attacher(way, home, made))
