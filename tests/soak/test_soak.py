@@ -18,6 +18,8 @@ import pytest
 from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.state import REMEMBERED_OPERATIONS
+from jupyter_cmdop.keeper.history import KEPT_LINES
+from jupyter_cmdop.keeper.runner import KEPT_ORIGINS
 from tests.faults.attacks import keeper_of, wait_until
 from tests.soak.actors import Actor, CliActor, LinkActor, PageActor, ZmqActor, reach
 from tests.soak.rules import Rules, slope
@@ -63,8 +65,9 @@ def kill_the_kernel(session_id: str) -> bool:
 
 
 def fill_up(session: Session) -> None:
-    """Let the keeper remember as many operations as it ever does: what comes after must not cost memory."""
-    for _ in range(REMEMBERED_OPERATIONS // FILL_BATCH + 1):
+    """Let the keeper remember as many operations, requests and cells as it ever does: what comes after must not cost
+    memory."""
+    for _ in range(max(REMEMBERED_OPERATIONS, KEPT_ORIGINS, KEPT_LINES) // FILL_BATCH + 1):
         streams = [session.start(calls.run("pass")) for _ in range(FILL_BATCH)]
         for stream in streams:
             with stream:
