@@ -300,7 +300,7 @@ class SessionKernel:
             finally:
                 asked.cancel()
             self._heard_at = time.monotonic()
-            if self._is_unresponsive:
+            if self._is_unresponsive and self._last_said:
                 self._take(self._last_said)
 
     def _judge(self, unresponsive: str) -> None:

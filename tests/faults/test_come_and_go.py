@@ -40,7 +40,7 @@ def come_and_go(home: Home, session: Session, rounds: int, attach: Callable[[int
     had at most after the same in the beginning."""
     keeper = keeper_of(home, session)
     memory = 0
-    for n in range(WARM_UP):
+    for n in range(max(WARM_UP, rounds // 4)):
         attach(n)
         memory = max(memory, rss_of(keeper))
     descriptors, _ = settled(session, keeper)

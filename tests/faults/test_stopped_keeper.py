@@ -109,6 +109,8 @@ def test_viewers_are_told_how_things_are(home: Home, session: Sessions) -> None:
             with stopped(keeper, STOPPED_SECONDS):
                 item = next(item for item in call_cli("ls").data if item["id"] == made.id)
                 assert item["state"] == "unresponsive"
+                status = call_cli("status", made.name).data
+                assert (status["state"], bool(status["reason"])) == ("unresponsive", True)
             page.until(is_type("status"))
             link.status()
             told = [e for e in link.connection.events() if "stood_still_seconds" in e]
