@@ -90,7 +90,7 @@ class KernelListen:
         *,
         own_reply: Callable[[str, str, Message], None],
         own_status: Callable[[bool], None],
-        heard: Callable[[str], None],
+        heard: Callable[[str], None] = lambda channel: None,
     ) -> None:
         self._runner = runner
         self.state = state
