@@ -23,6 +23,7 @@ from ..core.session import Session
 from ..journal.entry import Entry
 from ..journal.errors import JournalError
 from ..wire.kernel import Message, encode_json
+from .clients import Client
 from .config import KeeperConfig
 from .loop import Loop
 from .recorder import Recorder
@@ -427,6 +428,12 @@ class Runner:
                     return
                 continue
             del self.operations[oldest]
+
+    def forget_client(self, client: Client) -> None:
+        """It is gone for good: its requests are remembered longer than itself, for what they still bring about."""
+        for origin in (*self.origins.values(), *(live.origin for live in self.operations.values())):
+            if origin.endpoint is client:
+                origin.endpoint = None
 
     def remember_origin(self, msg_id: str, origin: Origin) -> None:
         """From now on messages whose parent is `msg_id` are known to come from `origin`."""

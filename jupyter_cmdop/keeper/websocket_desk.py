@@ -192,6 +192,7 @@ class WebsocketDesk:
         seat.forget()
         self._seats.pop((seat.actor.id, seat.session_id), None)
         self._requests.forget(seat)
+        self._runner.forget_client(seat)
 
     def renew(self, attachment: str, seconds: float | None) -> bool:
         """The credential behind a websocket is still good."""
