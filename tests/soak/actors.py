@@ -176,11 +176,14 @@ class ZmqActor(Actor):
             invited = owner.invite("bot")
         assert invited.connection_file is not None
         self._file = invited.connection_file
+        self._grant = str(invited.grant)
         self._identity = Identity(token=invited.token)
         self._agent = AgentProcess(self._file)
 
     def tear_down(self) -> None:
         self._agent.close()
+        with Session.open(self.session_id) as owner:
+            owner.revoke(self._grant)
 
     def act(self) -> None:
         self.one_of((20, self.run), (5, self.burst), (2, self.freeze), (2, self.kill), (3, self.drive))

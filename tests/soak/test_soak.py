@@ -139,8 +139,9 @@ def memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(180)
 def test_a_short_one(home: Home, session: Sessions) -> None:
     made = session()
-    rules, _, actors = soak(home, made, SHORT_SECONDS)
+    rules, meter, actors = soak(home, made, SHORT_SECONDS)
     check(rules, actors)
+    wait_until(lambda: meter.keeper.num_fds() <= meter.descriptors[0] + 8, "its descriptors are few again")
 
 
 @pytest.mark.soak
