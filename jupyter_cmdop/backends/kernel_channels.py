@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
 from .kernel_process import Launched
-from .zmq_frames import drain, send
+from .zmq_frames import drain, has_input, send
 
 RECONNECT_MILLISECONDS = 10  # a kernel binds its sockets some time after it was started
 # Messages read ahead from a publisher that waits for its subscriber. libzmq counts messages and not bytes: with more, a
@@ -46,6 +47,9 @@ class KernelChannels:
         self._touched = touched
         self._context = context
         self.fence = 0
+        self.asked_at: float | None = (
+            None  # the first request since the kernel was last heard; the listener clears it
+        )
         identity = secrets.token_hex(8).encode()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         for channel in REQUEST_CHANNELS:
@@ -59,6 +63,12 @@ class KernelChannels:
             socket.connect(launched.endpoints[channel])
             self.sockets[channel] = socket
         self.sockets["iopub"] = self._subscribe(bounded)
+        heartbeat = context.socket(zmq.DEALER)
+        heartbeat.affinity = SHARED_IO_THREAD
+        heartbeat.linger = 0
+        heartbeat.reconnect_ivl = RECONNECT_MILLISECONDS
+        heartbeat.connect(launched.endpoints["hb"])
+        self.sockets["hb"] = heartbeat
 
     def _subscribe(self, bounded: bool) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.SUB)
@@ -97,7 +107,23 @@ class KernelChannels:
         socket = self.sockets[channel]
         send(socket, frames, copy=len(frames[-1]) < COPY_BYTES)
         self._touched(socket)
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
         return True
+
+    def ping(self) -> None:
+        """Ask the kernel's heartbeat, which a thread of its own sends back."""
+        socket = self.sockets["hb"]
+        send(socket, [b"", b"ping"], copy=True)  # the empty frame stands where a REQ socket has it
+        self._touched(socket)
+
+    def has_unread(self) -> bool:
+        """Whether something of the kernel's has come and was not read yet."""
+        found = False
+        for socket in self.sockets.values():
+            found = has_input(socket) or found
+            self._touched(socket)  # to ask eats a wake-up, too
+        return found
 
     def drain(self, channel: str, most: int) -> Iterator[list[bytes]]:
         """Up to `most` messages that have arrived."""

@@ -93,6 +93,7 @@ class KernelProcess:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._manager: AsyncKernelManager | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._oom_kills: dict[Path, int] = {}
         self._thread = threading.Thread(target=self._run, name="kernel-launcher", daemon=True)
         self._thread.start()
 
@@ -147,8 +148,20 @@ class KernelProcess:
         except ValueError:
             name = f"signal {-code}"
         return f"the kernel was ended by {name}" + (
-            " (the system may have run out of memory)" if code == -signal.SIGKILL and _oom_killed() else ""
+            " (it ran out of memory)" if code == -signal.SIGKILL and self._was_short_of_memory() else ""
         )
+
+    def note_memory_limits(self) -> None:
+        """Remember how often memory has run out so far where this kernel is counted.
+
+        To be called again when it is ready: what starts it may have moved it.
+        """
+        if self._process is not None:
+            for place, kills in oom_kills(self._process.pid).items():
+                self._oom_kills.setdefault(place, kills)
+
+    def _was_short_of_memory(self) -> bool:
+        return any(_oom_count(place) > before for place, before in self._oom_kills.items())
 
     def poll_remote(self, done: Callable[[bool], None]) -> None:
         """Ask a provisioner that has no local process whether its kernel lives."""
@@ -217,6 +230,8 @@ class KernelProcess:
             raise LaunchFailed(f"the kernel {self.spec_name!r} may not be started: {error}") from error
         process = getattr(provisioner, "process", None)
         self._process = process if isinstance(process, subprocess.Popen) else None
+        self._oom_kills = {}
+        self.note_memory_limits()
         outputs: dict[str, int] = {}
         if self._process is not None:
             for name in ("stdout", "stderr"):
@@ -347,11 +362,38 @@ def _kill_all(processes: list[psutil.Process]) -> list[int]:
     return ended
 
 
-def _oom_killed() -> bool:
-    """Whether this process's memory cgroup has counted an out-of-memory kill."""
+def oom_kills(
+    pid: int, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> dict[Path, int]:
+    """How often the out-of-memory killer has come so far, by the file that counts it: that of the process's memory
+    cgroup and of those above it, one of which has the limit."""
     try:
-        group = Path("/proc/self/cgroup").read_text().strip().split("::")[-1].strip()
-        events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text()
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
-        return False
-    return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in events.splitlines())
+        return {}
+    found: dict[Path, int] = {}
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        roots: list[Path] = []
+        if number == "0" and not controllers:  # version 2, mounted alone or beside version 1
+            roots = [cgroups, cgroups / "unified"]
+        elif "memory" in controllers.split(","):
+            roots = [cgroups / "memory"]
+        for root in roots:
+            place = root / group.lstrip("/")
+            while place.is_relative_to(root):
+                for counter in (place / "memory.events", place / "memory.oom_control"):
+                    if counter.exists():
+                        found[counter] = _oom_count(counter)
+                place = place.parent
+    return found
+
+
+def _oom_count(counter: Path) -> int:
+    try:
+        lines = counter.read_text().splitlines()
+    except OSError:  # the group is gone
+        return 0
+    counts = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
+    return int(counts[0]) if counts and counts[0].isdecimal() else 0

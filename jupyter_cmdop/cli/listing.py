@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.census import describe_past, take_census
+from jupyter_cmdop.client.census import ask_all, describe, describe_past, take_census
 from jupyter_cmdop.client.registry import Found, Registry
 
 from . import exits, render
@@ -71,8 +71,11 @@ def status(args: argparse.Namespace) -> int:
     from .opening import find, open_session
 
     found = find(args)
+    silent = _silent(found)
     if not found.is_live and found.record is not None:
         shape = _past_status(found)
+    elif silent is not None:
+        shape = _status_of(silent, silent.reason)
     else:
         with open_session(args) as session:
             shape = session.status()
@@ -86,7 +89,19 @@ def status(args: argparse.Namespace) -> int:
 def _past_status(found: Found) -> shapes.Status:
     if found.record is None:
         raise AssertionError("a session that is not live was found by its record")
-    item = describe_past(found.record)
+    return _status_of(describe_past(found.record), found.liveness.reason)
+
+
+def _silent(found: Found) -> shapes.LsItem | None:
+    """What `ls` says of a session whose keeper is there and does not answer."""
+    if not found.is_live or found.pointer is None or found.pointer.link is None:
+        return None
+    [answer] = ask_all([found.pointer])
+    return describe(answer) if answer.liveness.state == "unresponsive" else None
+
+
+def _status_of(item: shapes.LsItem, reason: str | None) -> shapes.Status:
+    """What can be said of a session that nobody can be asked about."""
     return shapes.Status(
         name=item.name,
         id=item.id,
@@ -97,7 +112,7 @@ def _past_status(found: Found) -> shapes.Status:
         spec=item.spec,
         group=item.group,
         workspace=item.workspace,
-        reason=found.liveness.reason,
+        reason=reason,
     )
 
 

@@ -279,6 +279,8 @@ def interrupt(args: argparse.Namespace) -> int:
         shape = session.interrupt(args.operation)
     lines = [f"{shape.interrupted} is being interrupted"] if shape.interrupted else []
     lines += [f"{operation} is withdrawn" for operation in shape.withdrawn]
+    if shape.unresponsive:
+        lines += [shape.unresponsive, f"if it does not end: jupyter cmdop restart {args.name}"]
     show(
         args, shape, "\n".join(render.one_line(line) for line in lines or ["nothing was running or waiting"])
     )

@@ -322,8 +322,17 @@ class VerifyReport(Shape, frozen=True, kw_only=True):
 
 
 class Interrupted(Shape, frozen=True, kw_only=True):
+    """What an interrupt met.
+
+    Attributes:
+        unresponsive: why the kernel may not take it, in words.
+        next: what helps then.
+    """
+
     interrupted: str | None = None
     withdrawn: tuple[str, ...] = ()
+    unresponsive: str | None = None
+    next: tuple[str, ...] = ()
 
 
 class Answered(Shape, frozen=True, kw_only=True):

@@ -103,6 +103,12 @@ def may_submit(state: State, attachment: Attachment, event: ev.Submit) -> Refusa
         )
     if event.input_class not in _INPUT:
         return None
+    if state.backend == "mute":
+        return state.refusal(
+            "backend_lost",
+            "the backend of this session lives, but nothing that it publishes arrives any more",
+            next_=("restart", "close"),
+        )
     if state.policy == "readonly":
         return state.refusal(
             "read_only",
@@ -133,7 +139,8 @@ def _stale(state: State, attachment: Attachment, event: ev.Submit) -> Refusal | 
     if event.composed_before and explicit:
         return state.refusal(
             "stale_generation",
-            "this was made while its connection was away: look at the session, then run it again",
+            "this was made while its connection was away, or the session stood still: "
+            "look at the session, then run it again",
             next_=("run it again",),
         )
     return None

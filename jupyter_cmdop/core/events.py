@@ -51,7 +51,8 @@ class Submit:
         digest: content digest; HMAC where the content must not be guessable.
         size: bytes it occupies while it waits.
         generation: the generation its author had in view, where his client carries one.
-        composed_before: it was made while its connection was away, so its author has not seen who drives.
+        composed_before: it was made while its connection was away or the session stood still, so its author has not
+            seen who drives.
         if_busy: `refuse` answers `busy` instead of queueing behind others.
         act: sent as an act (command line, HTTP, MCP), whose lease is that of an act.
     """
@@ -177,6 +178,13 @@ class BackendDied:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendMute:
+    """The backend lives, but nothing that it publishes arrives any more: what runs in it cannot be followed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Replied:
     """The backend answered an operation."""
 
@@ -222,6 +230,7 @@ Event = (
     | Lifecycle
     | BackendReady
     | BackendDied
+    | BackendMute
     | Replied
     | Idle
     | Prompted

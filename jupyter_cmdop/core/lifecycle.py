@@ -38,6 +38,18 @@ def died(turn: Turn, event: ev.BackendDied) -> None:
     turn.do(fx.Announce("backend", {"state": state.backend, "reason": event.reason}))
 
 
+def mute(turn: Turn, event: ev.BackendMute) -> None:
+    """Until it is restarted nothing more is let in: whatever it did could not be seen."""
+    state = turn.state
+    if state.backend != "ready":
+        return
+    state.backend = "mute"
+    data = {"reason": event.reason, "incarnation": state.incarnation}
+    raise_generation(turn, "backend_mute", KEEPER, data=data)
+    clear(turn, "unknown", reason=event.reason)
+    turn.do(fx.Announce("backend", {"state": "unresponsive", "reason": event.reason}))
+
+
 def replied(turn: Turn, event: ev.Replied) -> None:
     operation = _in_backend(turn, event.operation)
     if operation is not None and operation.replied is None:

@@ -39,6 +39,7 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ev.Lifecycle: lifecycle.lifecycle,
     ev.BackendReady: lifecycle.ready,
     ev.BackendDied: lifecycle.died,
+    ev.BackendMute: lifecycle.mute,
     ev.Replied: lifecycle.replied,
     ev.Idle: lifecycle.idle,
     ev.Prompted: prompts.prompted,

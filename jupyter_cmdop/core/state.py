@@ -40,7 +40,7 @@ class State:
     """The data of one session; `Session` adds what may happen to it.
 
     Attributes:
-        backend: starting, ready, lost or closed.
+        backend: starting, ready, mute (it lives, and nothing of it can be followed), lost or closed.
         prompts: operation -> {prompt, text, password, since}.
         lost: connections to be told of a loss at their next explicit input.
         connections: attachment -> client sessions that have been let in, the latest last.

@@ -6,18 +6,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..clocks import session_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The monotonic clock, on which leases and patience run, and the wall clock, which only labels.
+    """The clocks: patience runs on the monotonic one, leases on that of sessions; wall time only labels.
 
     Attributes:
         monotonic: seconds. monotonic_ns: the same clock in nanoseconds.
+        session: seconds, those of a suspended machine included; see `clocks`.
         wall_ns: nanoseconds since 1970.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     monotonic_ns: Callable[[], int] = time.monotonic_ns
+    session: Callable[[], float] = session_seconds
     wall_ns: Callable[[], int] = time.time_ns
 
 

@@ -105,6 +105,7 @@ class GrantEndpoints:
         endpoint = self._endpoints.pop(grant, None)
         if endpoint is not None:
             self._requests.forget(endpoint)
+            self.runner.forget_client(endpoint)
             endpoint.close()
 
     def bind_again(self) -> None:

@@ -23,6 +23,7 @@ import zmq
 
 from ..backends.kernel_channels import IO_THREADS
 from ..backends.kernel_process import KernelProcess, make_private
+from ..clocks import session_seconds
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.grants import MAX_GRANTS, Attachment
@@ -37,6 +38,7 @@ from .grant_endpoints import GrantEndpoints
 from .journal_desk import JournalDesk, messages_of
 from .kernel_requests import KernelRequests, Request
 from .kernel_side import KernelSide
+from .kernel_talk import still_busy
 from .link_endpoint import LinkServer
 from .link_verbs import LinkVerbs
 from .loop import Loop
@@ -44,6 +46,7 @@ from .recorder import LostTheJournal, Recorder
 from .runner import LiveOperation, Runner
 from .settle import settle
 from .stamps import Origin
+from .time_watch import TimeWatch
 from .websocket_desk import WebsocketDesk
 
 log = logging.getLogger(__name__)
@@ -112,6 +115,8 @@ class Keeper:
         self._lost_at: float | None = None
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
         self._paths_at = time.monotonic() + PATHS_SECONDS
+        self.time_watch = TimeWatch()
+        self.loop.woken = self._woken
         self.loop.add_timer(lambda: self._stop_at)
         self.loop.add_timer(self._next_upkeep)
         self.runner.note(
@@ -136,6 +141,7 @@ class Keeper:
         """Live until the session ends; returns the exit code."""
         for name in (signal.SIGTERM,):
             signal.signal(name, lambda *_: self.loop.post(self._terminate))
+        signal.signal(signal.SIGCONT, lambda *_: self.time_watch.continued())
         for name in (signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)
         self._write_pointer("starting")
@@ -169,6 +175,40 @@ class Keeper:
         self.verbs.activity.after_commit()
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
+
+    def _woken(self, due: float) -> None:
+        for finding in self.time_watch.look(due):
+            log.warning("the time is odd: %s", finding)
+            if finding.kind == "clock":
+                self.runner.note(
+                    "clock", actor="keeper", data={"set_by_seconds": round(finding.seconds, 1)}, durable=True
+                )
+                continue
+            self.kernel.excuse()
+            self.websockets.excuse()
+            self.link.excuse()
+            self.runner.stood_still(finding.kind, finding.seconds)
+            # Viewers were told that it does not answer, or saw nothing move: they are told how things are.
+            self.runner.recorder.show(self.verbs.tell_back, finding.seconds)
+            self.runner.recorder.show(self._show_state)
+
+    def _show_state(self) -> None:
+        """Tell those with a websocket whether the kernel works."""
+        busy = still_busy(self.runner, self.kernel.state)
+        if busy is None:
+            if not self.kernel.is_ready:
+                return
+            origin = Origin(self.runner.keeper.actor, "")
+            stamp = self.runner.stamper.stamp(
+                origin,
+                "by",
+                generation=self.runner.session.floor.generation,
+                seq=self.runner.recorder.committed_seq,
+            )
+            parts = self.kernel.state.voice.status("idle", b"{}", b'{"cmdop":' + stamp + b"}")
+            busy = Published(b"status", parts)
+        for client in self.websockets.clients():
+            client.publish(busy)
 
     def _run_timers(self) -> None:
         self.runner.run_timers()
@@ -313,6 +353,7 @@ class Keeper:
 
     def close_grant(self, grant: str, reason: str) -> None:
         self.grants.close(grant)
+        self.grants.files.pop(grant, None)
         self.websockets.drop(attachment=None, actor=None, grant=grant, reason=reason)
         self.link.close_grant(grant, reason)
 
@@ -351,7 +392,8 @@ class Keeper:
             "execution_state": self._execution_state(),
             "incarnation": self.runner.session.incarnation,
             "connections": self._connections(),
-            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+            "last_activity": self.runner.active.moment.isoformat(),
+            "reason": self.kernel.lost_reason or self._oddity(),
             "driver": self.runner.session.floor.driver,
             "generation": self.runner.session.floor.generation,
             "policy": self.runner.session.policy,
@@ -412,26 +454,35 @@ class Keeper:
                 "unavailable": self.recorder.unavailable,
                 "wal": self.recorder.store.wal,
             },
-            "lease": {"until_seconds": round(lease - time.monotonic(), 1)}
+            "lease": {"until_seconds": round(lease - session_seconds(), 1)}
             if floor.driver is not None and lease is not None
             else None,
             "iopub": "may_drop" if self.kernel.state.may_drop else "waits_for_reader",
             "connections": self._connections(),
-            "last_activity": datetime.fromtimestamp(self.runner.active_at, UTC).isoformat(),
+            "last_activity": self.runner.active.moment.isoformat(),
             "level": "cooperative",
             "workspace": config.workspace,
             "cwd": config.cwd,
             "created": config.created,
-            "reason": self.kernel.lost_reason,
+            "reason": self.kernel.lost_reason or self._oddity(),
         }
 
     def _state(self) -> str:
-        return {"ready": "open", "starting": "starting", "lost": "lost", "closed": "closed"}[
-            self.runner.session.backend
-        ]
+        backend = self.runner.session.backend
+        if backend == "mute" or (backend == "ready" and self.kernel.watch.unresponsive is not None):
+            return "unresponsive"
+        return "open" if backend == "ready" else backend
+
+    def _oddity(self) -> str | None:
+        """Why the session is not simply open, while its kernel lives."""
+        if self.runner.session.backend == "mute":
+            return "the kernel publishes nothing any more: restart it"
+        return self.kernel.watch.reason if self.runner.session.backend == "ready" else None
 
     def _execution_state(self) -> str:
         session = self.runner.session
+        if self._state() == "unresponsive":
+            return "unresponsive"
         if session.backend != "ready":
             return "dead" if session.backend in ("lost", "closed") else "starting"
         return "busy" if session.lanes[MAIN_LANE].running else "idle"

@@ -88,6 +88,7 @@ class KernelListen:
     Args:
         own_reply: gets the replies to the keeper's own requests: (message id, type, message).
         own_status: told when a status of the keeper's own request was published (whether it was idle).
+        heard: told of each channel on which something has come.
 
     Attributes:
         clients: who sees what the kernel publishes.
@@ -101,11 +102,13 @@ class KernelListen:
         *,
         own_reply: Callable[[str, str, Message], None],
         own_status: Callable[[bool], None],
+        heard: Callable[[str], None] = lambda channel: None,
     ) -> None:
         self._runner = runner
         self.state = state
         self._own_reply = own_reply
         self._own_status = own_status
+        self._heard = heard
         self.clients: Callable[[], Iterable[Client]] = tuple
         self.history = History()
         self.widgets = WidgetStates()
@@ -163,10 +166,7 @@ class KernelListen:
 
     def forget(self) -> None:
         """The kernel is gone: nothing more comes from it."""
-        for waiting in self._waiting():
-            waiting.clear()
-        for probes in (self._idle_probes, self._reply_probes, self._start_probes):
-            probes.clear()
+        self.forget_waiting()
         self.widgets.forget()
         self._numbers = MessageNumbers()
         self._last_heard = None
@@ -175,9 +175,18 @@ class KernelListen:
             os.close(descriptor)
         self.raw.clear()
 
+    def forget_waiting(self) -> None:
+        """Nothing more is to be heard of what the kernel had."""
+        for waiting in self._waiting():
+            waiting.clear()
+        for probes in (self._idle_probes, self._reply_probes, self._start_probes):
+            probes.clear()
+
     def reader(self, channel: str) -> Callable[[], bool]:
         if channel == "iopub":
             return self._read_iopub
+        if channel == "hb":
+            return self._read_heartbeat
         return lambda: self._read(channel, REPLY_TURN) is None
 
     def _read_iopub(self) -> bool:
@@ -199,6 +208,20 @@ class KernelListen:
         ):
             self._runner.loop.rest(channels.sockets["iopub"], REST_SECONDS)
         return False
+
+    def _read_heartbeat(self) -> bool:
+        if self.state.channels is not None and list(self.state.channels.drain("hb", REPLY_TURN)):
+            self._note_heard("hb")
+        return False
+
+    def _note_heard(self, channel: str) -> None:
+        state = self.state
+        state.heard_at = self._runner.clock.monotonic()
+        if channel == "iopub":
+            state.published_at = state.heard_at
+        if state.channels is not None:
+            state.channels.asked_at = None
+        self._heard(channel)
 
     def hear_out(self) -> None:
         """Take what a kernel that has ended said before: all of it counts, however much it is."""
@@ -241,7 +264,10 @@ class KernelListen:
                     data={"channel": channel, "reason": f"unreadable message: {error}"},
                 )
             if size > TURN_BYTES:
+                self._note_heard(channel)
                 return None
+        if count:
+            self._note_heard(channel)
         return None if count == most else count
 
     def _origin_of(self, parent: ParentHeader, message_type: str) -> Origin:

@@ -19,6 +19,7 @@ from ..wire.kernel import Message, decode_json, parse_header
 from .kernel_listen import KernelListen
 from .kernel_state import KernelState
 from .kernel_talk import KernelTalk
+from .kernel_watch import KernelWatch
 from .synthesis import Voice
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ STARTUP_SECONDS = 120.0
 RESTARTS = 5  # in a row, as jupyter_client's restarter
 STABLE_SECONDS = 10.0  # a kernel that lived so long starts the count anew
 REMOTE_POLL_SECONDS = 3.0
+EXCUSED_SECONDS = 30.0  # that a starting kernel has at least when its keeper goes on
 
 # libzmq's XPUB_NODROP as a number: the publisher waits for its subscriber instead of dropping. It is set inside
 # ipykernel's IOPub thread, which owns the socket; nothing in argv, environment or files changes. `history_manager`
@@ -92,8 +94,13 @@ class KernelSide:
         self.lost_reason: str | None = None
         self.state = KernelState()
         self.talk = KernelTalk(runner, self.state, process)
+        self.watch = KernelWatch(runner, self.state, self.talk, is_mute=self._is_mute)
         self.listen = KernelListen(
-            runner, self.state, own_reply=self._on_own_reply, own_status=self._on_own_status
+            runner,
+            self.state,
+            own_reply=self._on_own_reply,
+            own_status=self._on_own_status,
+            heard=self.watch.heard,
         )
         self._pidfd: int | None = None
         self._greetings: set[str] = set()
@@ -167,6 +174,7 @@ class KernelSide:
             self._check_greeting()
 
     def _on_own_reply(self, msg_id: str, message_type: str, message: Message) -> None:
+        self.watch.answered(msg_id)
         if (
             message_type == "kernel_info_reply"
             and msg_id in self._greetings
@@ -239,6 +247,8 @@ class KernelSide:
         self.state.phase = "ready"
         self._deadline = None
         self._ready_at = self._runner.clock.monotonic()
+        self.watch.begin()
+        self.process.note_memory_limits()
         self._runner.stamper.incarnation = self.state.incarnation
         self._runner.note(
             "iopub",
@@ -300,6 +310,12 @@ class KernelSide:
 
     # ------------------------------------------------------------------ time, death, end
 
+    def excuse(self) -> None:
+        """This process stood still: what it has not heard of the kernel says nothing."""
+        self.watch.excuse()
+        if self._deadline is not None:
+            self._deadline = max(self._deadline, self._runner.clock.monotonic() + EXCUSED_SECONDS)
+
     def _next_timer(self) -> float | None:
         due = [
             when
@@ -309,6 +325,7 @@ class KernelSide:
                 self.talk.held_until,
                 self._poll_at,
                 self.listen.next_timer(),
+                self.watch.next_timer(),
             )
             if when is not None
         ]
@@ -330,7 +347,19 @@ class KernelSide:
         self.listen.report_losses(now)
         if self.state.phase == "ready":
             for lane in self.listen.overdue(now):
-                self.listen.expect_proof(lane, self.talk.ask("shell", "kernel_info_request", {}, lane), now)
+                proof = self.talk.ask("shell", "kernel_info_request", {}, lane)
+                self.watch.note_asked(proof)
+                self.listen.expect_proof(lane, proof, now)
+        self.watch.run_timers(now)
+
+    def _is_mute(self, reason: str) -> None:
+        """What it says of the work in it is lost: nobody waits for that, and nothing new is let in."""
+        why = f"the kernel publishes nothing any more: {reason}"
+        lost: list[str | None] = [operation.id for operation in self._runner.session.running()]
+        for operation in lost or [None]:
+            self._runner.note("gap", actor="keeper", operation=operation, data={"reason": why})
+        self._runner.submit(ev.BackendMute(why))
+        self.listen.forget_waiting()
 
     def _poll(self) -> None:
         if self.pid is not None:
@@ -433,6 +462,7 @@ class KernelSide:
         self._next_greeting = None
         self.talk.forget()
         self.listen.forget()
+        self.watch.forget()
         self.state.info = None
         if self.state.channels is not None:
             for socket in self.state.channels.sockets.values():

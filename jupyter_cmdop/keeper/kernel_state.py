@@ -22,6 +22,7 @@ class KernelState:
         sessions: header sessions of the kernel's incarnations: what bears one did not come from a client.
         info_content: content of its kernel_info_reply, kept for newcomers also while it restarts.
         may_drop: whether its publisher drops what its subscriber does not take.
+        heard_at, published_at: when anything last came from it, and when on iopub.
         unheard: operations sent to the kernel of which the kernel has said nothing yet, and when that gets odd.
     """
 
@@ -37,6 +38,8 @@ class KernelState:
     execution_count: int = 0
     may_drop: bool = True
     unheard: dict[str, float] = field(default_factory=dict)
+    heard_at: float = 0.0
+    published_at: float = 0.0
 
     def open_channels(self) -> KernelChannels:
         if self.channels is None:

@@ -206,7 +206,7 @@ class KernelTalk:
             "superseded": f"superseded{who} before it ran: the input is given back to you",
             "withdrawn": f"withdrawn{who} before it ran",
             "aborted": f"aborted{who} before it ran",
-            "unknown": "the kernel ended while this ran; it may have had effects, and is not run again by itself",
+            "unknown": "the kernel was lost while this ran; it may have had effects, and is not run again by itself",
             "interrupted": f"cut off{who} while it ran" if was_sent else f"interrupted{who} before it ran",
             "error": "the kernel gave no reply to it",
         }

@@ -75,6 +75,10 @@ class LinkActivity:
                 self._tell(watcher, item)
                 self._changes_at = now + PACE_SECONDS
 
+    def tell_soon(self) -> None:
+        """Tell everybody at the end of this turn, also of what has not changed."""
+        self._tell_at = self._changes_at = 0.0
+
     def cancel(self, connection: LinkConnection, number: int) -> None:
         for watcher in list(self._watchers):
             if watcher.call.connection is connection and watcher.call.number == number:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from ..clocks import session_seconds
 from ..core.actor import Actor
 from ..core.operations import MAIN_LANE
 from ..core.refusal import Refusal
@@ -194,5 +194,5 @@ def parse_receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
 
 def refusal_data(refusal: Refusal) -> Item:
     """A refusal as JSON; the session clock's `since` becomes a time that others know."""
-    since = None if refusal.since is None else expiry(refusal.since - time.monotonic())
+    since = None if refusal.since is None else expiry(refusal.since - session_seconds())
     return {**refusal.to_dict(), "since": since}

@@ -240,6 +240,11 @@ class LinkServer:
                 continue
             self.connections.add(LinkConnection(self, connection, peer))
 
+    def excuse(self) -> None:
+        """Nobody listened for a while: a hello may lie unread."""
+        for connection in self.connections:
+            connection.opened_at = time.monotonic()
+
     def _drop_silent(self) -> None:
         """Close what has been connected for long without a hello: it holds a place that somebody may need."""
         latest = time.monotonic() - HELLO_SECONDS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..clocks import session_seconds
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.actor import ACTOR_KINDS, Actor, BadName, check_actor_id, check_session_name
@@ -177,6 +178,7 @@ class LinkVerbs:
             "renew": (RenewArgs, self._renew),
             "drop": (DropArgs, self._drop),
             "activity": (NoArgs, self._activity),
+            "ping": (NoArgs, self._ping),
         }
         server.verb = self._dispatch
         server.cancel = self._cancel
@@ -227,7 +229,7 @@ class LinkVerbs:
 
     def _grants(self, call: Call, args: NoArgs) -> None:
         session = self.runner.session
-        now = time.monotonic()
+        now = session_seconds()
         found = []
         for grant in session.grants.values():
             endpoint = self._desk.endpoint(grant.id)
@@ -292,7 +294,7 @@ class LinkVerbs:
 
     def wall(self, moment: float | None) -> str | None:
         """ISO 8601 of a session-clock second."""
-        return None if moment is None else expiry(moment - time.monotonic())
+        return None if moment is None else expiry(moment - session_seconds())
 
     # ------------------------------------------------------------------ grants
 
@@ -323,7 +325,7 @@ class LinkVerbs:
             actor,
             role,
             args.transport,
-            None if seconds is None else time.monotonic() + seconds,
+            None if seconds is None else session_seconds() + seconds,
         )
         if holder is not None:
             self._desk.held[grant.id] = holder
@@ -502,7 +504,11 @@ class LinkVerbs:
             return
         hit = next((e.operation for e in effects if isinstance(e, fx.InterruptBackend)), None)
         withdrawn = [e.operation for e in effects if isinstance(e, fx.End) and e.outcome == "withdrawn"]
-        self.runner.recorder.show(call.result, {"interrupted": hit, "withdrawn": withdrawn})
+        silent = self.kernel.watch.reason
+        result: Item = {"interrupted": hit, "withdrawn": withdrawn}
+        if hit is not None and silent is not None:  # the signal is sent, and may not be taken
+            result |= {"unresponsive": silent, "next": ["wait", "restart"]}
+        self.runner.recorder.show(call.result, result)
 
     def _answer(self, call: Call, args: AnswerArgs) -> None:
         prompts = self.runner.session.prompts
@@ -593,7 +599,20 @@ class LinkVerbs:
     def _activity(self, call: Call, args: NoArgs) -> None:
         self.activity.watch(call)
 
+    def _ping(self, call: Call, args: NoArgs) -> None:
+        """For those who want to know whether anybody is there."""
+        self.runner.recorder.show(call.result, {})
+
     # ------------------------------------------------------------------ telling
+
+    def tell_back(self, seconds: float) -> None:
+        """This process stood still; what was said before may not hold any more."""
+        self.activity.tell_soon()
+        event = {**self._status(), "kind": "backend", "stood_still_seconds": round(seconds, 1)}
+        event = {key: event[key] for key in ("kind", "state", "execution_state", "stood_still_seconds")}
+        for connection in list(self._server.connections):
+            if connection.attachment is not None and connection.attachment.persistent:
+                connection.send({"event": event})
 
     def tell(self, effect: fx.Tell) -> None:
         """Tell the connections of an actor that he lost the floor."""

@@ -32,6 +32,7 @@ class Loop:
 
     Attributes:
         is_time: after a turn, whether what is due is to be looked at.
+        woken: called before anything is handled, with the monotonic second by which the loop meant to be awake.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class Loop:
         self._was_busy = True
         self.is_time = True
         self.stopped = False
+        self.woken: Callable[[float], None] | None = None
 
     # ---------------------------------------------------------------- registration
 
@@ -120,10 +122,14 @@ class Loop:
         """Wait until something happens, and handle all that has happened. The caller then commits the turn."""
         self._forget_idle()
         awake = self._awake()
+        timeout = 0.0 if awake else self._timeout()
+        due = time.monotonic() + timeout
         try:
-            found = self._select(0.0 if awake else self._timeout())
+            found = self._select(timeout)
         except InterruptedError:
             return
+        if self.woken is not None:
+            self.woken(due)
         now = time.monotonic()
         self._was_busy = awake or bool(found)
         self.is_time = not self._was_busy or now >= self._timers_at

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from ..clocks import LastMoment
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.actor import KEEPER, Actor
+from ..core.floor import FloorState
 from ..core.grants import Attachment
 from ..core.operations import Outcome
 from ..core.refusal import Refusal
@@ -19,6 +21,7 @@ from ..core.session import Session
 from ..journal.entry import Entry
 from ..journal.errors import JournalError
 from ..wire.kernel import Message, encode_json
+from .clients import Client
 from .config import KeeperConfig
 from .loop import Loop
 from .recorder import Recorder
@@ -27,6 +30,8 @@ from .stamps import Origin, Stamper
 log = logging.getLogger(__name__)
 
 KEPT_ORIGINS = 8192  # requests whose late output can still be attributed
+BACKLOG_SECONDS = 0.5  # for what lies in the sockets of a process that goes on to reach it
+_WHAT_STOOD_STILL = {"stopped": "this keeper was stopped", "suspended": "the machine was suspended"}
 KEPT_ENDED = 1024  # operations whose facts are kept in memory after they ended; all are in the journal
 
 
@@ -145,7 +150,8 @@ class Runner:
         self.attached_at: dict[str, str] = {}
         self.refused = 0
         self.touched_at = self.clock.monotonic()
-        self.active_at = self.clock.wall_ns() / 1e9
+        self.active = LastMoment()
+        self._lapsed: tuple[str, float] | None = None
         loop.add_timer(self._next_timer)
         loop.add_timer(recorder.next_timer)
         self.keeper = Attachment("keeper", KEEPER, "owner", "link", persistent=False, client="keeper")
@@ -163,8 +169,8 @@ class Runner:
         if not isinstance(event, ev.Alive):
             self.touched_at = self.clock.monotonic()
         if isinstance(event, ev.Submit):
-            self.active_at = self.clock.wall_ns() / 1e9
-        refusal = self._refusal_of_journal(event)
+            self.active.note()
+        refusal = self._refusal_of_journal(event) or self._refusal_of_lapsed(event)
         if refusal is not None:
             holder.rejected(refusal)
             return refusal
@@ -176,7 +182,9 @@ class Runner:
                 refusal = self._unavailable(str(error))
                 holder.rejected(refusal)
                 return refusal
-        effects = self.session.handle(event, self.clock.monotonic())
+        if isinstance(event, ev.Submit) and self._has_lapsed(event.attachment):
+            event = replace(event, composed_before=True)
+        effects = self.session.handle(event, self.clock.session())
         if isinstance(holder, NoHand):
             holder.effects = effects
         return self._perform(effects, holder)
@@ -204,6 +212,53 @@ class Runner:
             next=("free some space", "read"),
         )
 
+    # ------------------------------------------------------------------ having stood still
+
+    def stood_still(self, kind: str, seconds: float) -> None:
+        """This process did not run: judge first what ran out meanwhile, then what has come.
+
+        What lies in the sockets by now was sent while nothing was answered. The driver whose lease ran out meanwhile
+        must not act by it, though nobody else could claim the floor: he cannot know what has become of it.
+        """
+        floor = self.session.floor
+        driver = floor.driver if floor.state is FloorState.HELD else None
+        self.run_timers()
+        lapsed = driver if driver is not None and floor.state is not FloorState.HELD else None
+        if lapsed is not None:
+            self._lapsed = (lapsed, self.clock.monotonic() + BACKLOG_SECONDS)
+        data: dict[str, Any] = {"at_most_seconds": round(seconds, 1), "what": _WHAT_STOOD_STILL[kind]}
+        if lapsed is not None:
+            data["lapsed"] = lapsed
+        self.note("stood_still", actor="keeper", data=data, durable=True)
+
+    def _has_lapsed(self, attachment: str) -> bool:
+        """Whose input may have been sent while this process stood still, and his lease ran out."""
+        if self._lapsed is None:
+            return False
+        driver, until = self._lapsed
+        if self.clock.monotonic() >= until:
+            self._lapsed = None
+            return False
+        known = self.session.attachments.get(attachment)
+        return known is not None and known.actor.id == driver
+
+    def _refusal_of_lapsed(self, event: ev.Event) -> Refusal | None:
+        """What only the driver may do, beside input, which the core refuses itself."""
+        if not isinstance(event, ev.Answer | ev.HandBack | ev.Release):
+            return None
+        if not self._has_lapsed(event.attachment):
+            return None
+        refusal = self.session.refusal(
+            "stale_generation",
+            "this was sent while the session stood still, and the lease ran out meanwhile: look at it, then ask again",
+            next_=("status", "ask again"),
+        )
+        actor = self.session.attachment_actor(event.attachment)
+        data = {"code": refusal.code, "message": refusal.message, "what": type(event).__name__.lower()}
+        self.refused += 1
+        self.note("refused", actor=actor, attachment=event.attachment, data=data, basis="intended")
+        return refusal
+
     def _prior_of(self, event: ev.Submit) -> ev.Prior | None:
         attachment = self.session.attachments.get(event.attachment)
         if attachment is None or event.request_id is None:
@@ -220,11 +275,12 @@ class Runner:
         return None if found is None or found[0] is None else ev.Prior(found[0], found[1])
 
     def _next_timer(self) -> float | None:
-        return self.session.next_timer()
+        due = self.session.next_timer()
+        return None if due is None else due - self.clock.session() + self.clock.monotonic()
 
     def run_timers(self) -> None:
         due = self.session.next_timer()
-        now = self.clock.monotonic()
+        now = self.clock.session()
         if due is not None and due <= now:
             self._perform(self.session.handle_timer(now), NoHand())
 
@@ -264,7 +320,7 @@ class Runner:
 
     def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
         """Add an entry whose body is a kernel message (a websocket v1 frame)."""
-        self.active_at = self.clock.wall_ns() / 1e9
+        self.active.note()
         return self.recorder.note(
             Entry(
                 type=entry_type,
@@ -405,6 +461,12 @@ class Runner:
                     return
                 continue
             del self.operations[oldest]
+
+    def forget_client(self, client: Client) -> None:
+        """It is gone for good: its requests are remembered longer than itself, for what they still bring about."""
+        for origin in (*self.origins.values(), *(live.origin for live in self.operations.values())):
+            if origin.endpoint is client:
+                origin.endpoint = None
 
     def remember_origin(self, msg_id: str, origin: Origin) -> None:
         """From now on messages whose parent is `msg_id` are known to come from `origin`."""

@@ -12,6 +12,7 @@ import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.frames import CloseCode
 
+from ..clocks import session_seconds
 from ..core.actor import Actor
 from ..core.grants import Role
 from ..core.prompts import may_answer
@@ -118,7 +119,7 @@ class WebsocketDesk:
             after = self._newcomer_from() if is_new else seat.settled
         seat.client = args.client
         seat.valid_until = (
-            None if args.valid_until_seconds is None else time.monotonic() + args.valid_until_seconds
+            None if args.valid_until_seconds is None else session_seconds() + args.valid_until_seconds
         )
         self._seats[(actor.id, session_id)] = seat
         self._seats.move_to_end((actor.id, session_id))
@@ -191,13 +192,14 @@ class WebsocketDesk:
         seat.forget()
         self._seats.pop((seat.actor.id, seat.session_id), None)
         self._requests.forget(seat)
+        self._runner.forget_client(seat)
 
     def renew(self, attachment: str, seconds: float | None) -> bool:
         """The credential behind a websocket is still good."""
         seat = self._find(attachment)
         if seat is None:
             return False
-        seat.valid_until = None if seconds is None else time.monotonic() + seconds
+        seat.valid_until = None if seconds is None else session_seconds() + seconds
         known = self._runner.session.attachments.get(attachment)
         if known is not None and known.role != seat.role:
             seat.attach_again()
@@ -220,6 +222,10 @@ class WebsocketDesk:
     def _find(self, attachment: str) -> Seat | None:
         return next((s for s in self._seats.values() if s.attachment == attachment), None)
 
+    def excuse(self) -> None:
+        for seat in self.clients():
+            seat.excuse()
+
     def run_timers(self) -> None:
         now = time.monotonic()
         if now < self._tick_at:
@@ -228,7 +234,11 @@ class WebsocketDesk:
         self._leaving.run_timers(now)
         for seat in list(self._seats.values()):
             seat.run_timer(now)
-            if seat.valid_until is not None and seat.valid_until <= now and seat.connection is not None:
+            if (
+                seat.valid_until is not None
+                and seat.valid_until <= session_seconds()
+                and seat.connection is not None
+            ):
                 seat.valid_until = None
                 seat.observe_only()
             if seat.left_at is not None and now - seat.left_at > KEPT_SECONDS:

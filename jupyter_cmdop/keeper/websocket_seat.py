@@ -336,6 +336,10 @@ class Seat:
             self._alive_at = self._heard_at + ALIVE_SECONDS
             self._runner.submit(ev.Alive(self._attachment))
 
+    def excuse(self) -> None:
+        """Nobody listened for a while: its client has the whole time again to give a sign of life, and is asked."""
+        self._heard_at, self._ping_at = time.monotonic(), 0.0
+
     def run_timer(self, now: float) -> None:
         connection = self.connection
         if connection is None:

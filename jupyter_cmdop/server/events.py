@@ -50,15 +50,16 @@ SESSION_SCHEMA_ID = "https://events.jupyter.org/jupyter_cmdop/session/v1"
 SESSION_SCHEMA: dict[str, Any] = {
     "$id": SESSION_SCHEMA_ID,
     "version": "1",
-    "title": "A session began or ended",
-    "description": "A session that this Jupyter server shows was started, was closed, or was lost.",
+    "title": "A session began, ended, or does not answer",
+    "description": "A session that this Jupyter server shows was started, was closed, was lost, or "
+    "does not answer (its kernel or its keeper) or answers again.",
     "personal-data": False,
     "type": "object",
     "required": ["action", "session", "kernel_id"],
     "properties": {
         "action": {
             "title": "What happened",
-            "enum": ["started", "closed", "lost"],
+            "enum": ["started", "closed", "lost", "unresponsive", "responsive"],
         },
         **_OF_A_SESSION,
         "kernel_name": {"title": "Name of the kernel specification", "type": "string"},

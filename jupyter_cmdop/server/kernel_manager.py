@@ -206,6 +206,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
             link=pointer.link or "",
             workspace=pointer.workspace,
             changed=self._session_changed,
+            noticed=self._session_noticed,
             gone=self._session_gone,
             recorded=self._session_recorded,
             acted=self._session_acted,
@@ -220,6 +221,13 @@ class SessionKernelManager(AsyncMappingKernelManager):
 
     def _session_changed(self, session: SessionKernel) -> None:
         self.last_kernel_activity = max(self.last_kernel_activity, session.last_activity)
+
+    def _session_noticed(self, session: SessionKernel, action: str, why: str) -> None:
+        if action == "unresponsive":
+            self.log.warning("Session %s (%s) does not answer: %s", session.name, session.kernel_id, why)
+        else:
+            self.log.info("Session %s (%s) answers again", session.name, session.kernel_id)
+        self._tell(session, action, why)
 
     def _session_gone(self, session: SessionKernel, how: str, why: str) -> None:
         if self._kernels.get(session.kernel_id) is not session:
@@ -477,7 +485,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
         idle = datetime.now(UTC) - kernel.last_activity
         if (
             idle <= timedelta(seconds=await self._in_thread(self._cull_seconds, kernel.kernel_name))
-            or (kernel.execution_state == "busy" and not self.cull_busy)
+            or (kernel.execution_state in ("busy", "unresponsive") and not self.cull_busy)
             or (kernel.connections and not self.cull_connected)
         ):
             return

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client import REGISTRY, Counter, Gauge
 
-STATES: Final = ("starting", "open", "lost", "closed", "other")
+STATES: Final = ("starting", "open", "unresponsive", "lost", "closed", "other")
 
 Kind = TypeVar("Kind", Counter, Gauge)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.aio import AsyncConnection
 from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, RequestFailed, UnknownSession
 from jupyter_cmdop.client.registry import Found, Registry
+from jupyter_cmdop.clocks import LastMoment
 from jupyter_cmdop.core.refusal import Refusal
 
 from .events import JOURNAL_TYPES, Action
@@ -31,6 +33,10 @@ POLL_SECONDS = 5.0
 """How often a keeper that does not know `activity` (an older one) is asked for its status."""
 AGAIN_SECONDS = 0.5
 """After which a keeper that lives but has lost our link is asked again."""
+SILENT_SECONDS = 2.0
+"""After which a keeper that has said nothing is asked whether it is there."""
+ANSWER_SECONDS = 2.0
+"""After which one that does not answer that is called unresponsive."""
 JOURNAL_AGAIN_SECONDS = 60.0
 """After which a journal that could not be read is followed again."""
 RESTART_SECONDS = 120.0
@@ -56,6 +62,7 @@ class SessionKernel:
         link: str,
         workspace: str | None,
         changed: Callable[[SessionKernel], None],
+        noticed: Callable[[SessionKernel, str, str], None],
         gone: Callable[[SessionKernel, str, str], None],
         recorded: Callable[[SessionKernel, Mapping[str, Any]], None],
         acted: Callable[[SessionKernel, Action, ClientError | None], None],
@@ -67,11 +74,15 @@ class SessionKernel:
         self.link = link
         self.workspace = workspace
         self.execution_state = "starting"
-        self.last_activity = datetime.now(UTC)
+        self._active = LastMoment()
         self.connections = 0
         self.incarnation = 0
         self.reason = ""
         self._changed = changed
+        self._noticed = noticed
+        self._is_unresponsive = False
+        self._heard_at = time.monotonic()
+        self._last_said: Mapping[str, Any] = {}
         self._gone = gone
         self._recorded = recorded
         self._acted = acted
@@ -102,6 +113,11 @@ class SessionKernel:
         if self.reason:
             model["reason"] = self.reason
         return model
+
+    @property
+    def last_activity(self) -> datetime:
+        """By the wall clock as it goes now: one that was set ahead has not made the session idle."""
+        return self._active.moment
 
     @property
     def has_kernel(self) -> bool:
@@ -225,7 +241,7 @@ class SessionKernel:
                 async with await AsyncConnection.connect(self.link, client=CLIENT) as connection:
                     self._connection = connection
                     self._cwd = connection.welcome.session.get("cwd")
-                    async with self._journal_followed(connection):
+                    async with self._journal_followed(connection), self._keeper_watched(connection):
                         await self._listen(connection)
             except (ClientError, OSError) as error:
                 log.debug("the link of %s (%s) ended: %s", self.name, self.kernel_id, error)
@@ -250,6 +266,50 @@ class SessionKernel:
             if error.code != "unknown_verb":
                 raise
             await self._poll(connection)
+
+    @asynccontextmanager
+    async def _keeper_watched(self, connection: AsyncConnection) -> AsyncIterator[None]:
+        """Notice a keeper that is there and does not answer, as long as this link lasts."""
+        self._heard_at = time.monotonic()
+        task = asyncio.create_task(self._watch_keeper(connection), name=f"cmdop silence {self.name}")
+        try:
+            yield
+        finally:
+            task.cancel()
+            [failure] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(failure, Exception):
+                log.error("the keeper of %s was not watched to the end", self.name, exc_info=failure)
+
+    async def _watch_keeper(self, connection: AsyncConnection) -> None:
+        while connection.failure is None:
+            quiet = time.monotonic() - self._heard_at
+            if quiet < SILENT_SECONDS:
+                await asyncio.sleep(SILENT_SECONDS - quiet)
+                continue
+            # One question, however long the silence: its answer is the first word.
+            asked = asyncio.create_task(connection.request("ping", {}, timeout_seconds=None))
+            try:
+                answered, _ = await asyncio.wait({asked}, timeout=ANSWER_SECONDS)
+                if not answered:
+                    self._judge(f"its keeper has not answered for {SILENT_SECONDS + ANSWER_SECONDS:.0f} s")
+                await asked
+            except RequestFailed:
+                pass  # an older keeper does not know the question, and has answered it
+            except ClientError:
+                return  # the link has ended, of which `activity` tells
+            finally:
+                asked.cancel()
+            self._heard_at = time.monotonic()
+            if self._is_unresponsive and self._last_said:
+                self._take(self._last_said)
+
+    def _judge(self, unresponsive: str) -> None:
+        """Show what the session's state has become, and tell of a change."""
+        if unresponsive:
+            self.execution_state, self.reason = "unresponsive", unresponsive
+        if bool(unresponsive) != self._is_unresponsive:
+            self._is_unresponsive = bool(unresponsive)
+            self._noticed(self, "unresponsive" if unresponsive else "responsive", unresponsive)
 
     async def _poll(self, connection: AsyncConnection) -> None:
         while True:
@@ -300,6 +360,7 @@ class SessionKernel:
             self._recorded(self, entry)
 
     def _take(self, said: Mapping[str, Any]) -> None:
+        self._heard_at, self._last_said = time.monotonic(), said
         self.name = str(said.get("name") or self.name)
         self.execution_state = str(said.get("execution_state") or self.execution_state)
         connections = int(said.get("connections") or 0)
@@ -310,7 +371,9 @@ class SessionKernel:
         self.reason = str(said.get("reason") or "")
         active = _moment(said.get("last_activity"))
         if active is not None:
-            self.last_activity = active
+            self._active.note_past(active.timestamp())
+        state = said.get("state")
+        self._judge(self.reason or "its kernel does not answer" if state == "unresponsive" else "")
         self._measured.heard(said)
         self._heard.set()
         self._changed(self)

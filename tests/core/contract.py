@@ -21,7 +21,7 @@ JUSTIFIED_BY: dict[type, set[str]] = {
     fx.End: {"ended"},
     fx.InterruptBackend: {"interrupted"},
     fx.SendAnswer: {"input_answered"},
-    fx.Fence: FLOOR_ENTRIES | {"policy", "backend_died", "restarted", "closed"},
+    fx.Fence: FLOOR_ENTRIES | {"policy", "backend_died", "backend_mute", "restarted", "closed"},
     fx.Tell: FLOOR_ENTRIES,
     fx.OpenGrant: {"granted"},
     fx.CloseGrant: {"revoked", "expired"},

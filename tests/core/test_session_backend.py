@@ -102,6 +102,35 @@ def test_restart_that_fails_is_a_loss_of_its_own() -> None:
     assert effects.of(fx.Announce)[-1].data == {"state": "lost", "reason": "it does not start"}
 
 
+def test_mute_backend_loses_what_it_had_and_takes_nothing_until_it_is_restarted() -> None:
+    """It lives: reading goes on, an interrupt too. What would be done in it could not be seen."""
+    stage, running, waiting = working("turns")
+    effects = stage.do(ev.BackendMute("not a word"))
+    assert effects.ends == {running: "unknown", **dict.fromkeys(waiting, "aborted")}
+    assert effects.of(fx.Fence) == [fx.Fence(2)]
+    assert stage.floor == ("held", "bot")
+    refused = stage.run("bot")
+    assert (refused.code, refused.refusal and refused.refusal.next[0]) == ("backend_lost", "restart")
+    assert stage.do(ev.Replied(running, "ok")) == []
+    assert stage.do(ev.BackendMute("still not a word")) == []
+    stage.do(ev.Lifecycle("ann", "restart"))
+    stage.do(ev.BackendReady(2))
+    assert stage.run("bot").delivered
+
+
+def test_mute_backend_that_answered_has_its_outcome() -> None:
+    stage, running, _ = working()
+    stage.do(ev.Replied(running, "ok"))
+    assert stage.do(ev.BackendMute("not a word")).ends[running] == "ok"
+
+
+def test_mute_backend_that_dies_is_restarted() -> None:
+    stage, _, _ = working()
+    stage.do(ev.BackendMute("not a word"))
+    stage.do(ev.BackendDied("SIGKILL"))
+    assert stage.session.backend == "starting"
+
+
 # ---------------------------------------------------------------------- restart
 
 

@@ -164,7 +164,10 @@ class World:
             self._in_backend = {
                 lane: name for lane, name in self._in_backend.items() if name != event.operation
             }
-        elif isinstance(event, ev.BackendDied | ev.Lifecycle) and self.session.backend != "ready":
+        elif (
+            isinstance(event, ev.BackendDied | ev.BackendMute | ev.Lifecycle)
+            and self.session.backend != "ready"
+        ):
             self._in_backend.clear()
         for effect in effects:
             if isinstance(effect, fx.Deliver):
@@ -198,7 +201,7 @@ class World:
         )
         effects = twin.handle(event, self.now)
         refusals = [effect.refusal.code for effect in effects if isinstance(effect, fx.Reject)]
-        if twin.backend in ("lost", "closed"):
+        if twin.backend in ("lost", "closed", "mute"):
             assert refusals == ["backend_lost"]
         elif refusals:
             assert refusals == ["queue_full"], "what stands in his way can only be what waits of his own"
@@ -370,7 +373,7 @@ class World:
 
     def go_on(self) -> None:
         """What a backend does next: it comes, it finishes, it says the half of it."""
-        if self.session.backend == "lost":
+        if self.session.backend in ("lost", "mute"):
             self.do(ev.Lifecycle("ann", "restart"))
         if self.session.backend == "starting":
             self.do(ev.BackendReady(self.session.incarnation + 1))
@@ -394,7 +397,8 @@ class World:
         if self.choose([True, False]):
             self.do(ev.Lifecycle(attachment, self.choose(["restart", "rename"]), "new"))
         else:
-            self.do(ev.BackendDied("gone", will_restart=self.choose([True, True, False])))
+            died = ev.BackendDied("gone", will_restart=self.choose([True, True, False]))
+            self.do(self.choose([died, died, ev.BackendMute("not a word")]))
 
     def close(self) -> None:
         self.do(ev.Lifecycle(self._one_of(OWNER), "close", force=self.choose([True, False])))

@@ -270,6 +270,7 @@ def test_journal_is_followed_from_its_head_and_after_a_break_from_what_was_told(
             link="",
             workspace=None,
             changed=lambda session: None,
+            noticed=lambda session, action, why: None,
             gone=lambda session, how, why: None,
             recorded=recorded,
             acted=lambda session, action, error: None,

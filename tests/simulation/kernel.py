@@ -260,6 +260,9 @@ class Process:
     def close_sockets_to_others(self) -> None:
         return
 
+    def note_memory_limits(self) -> None:
+        return
+
     def poll_remote(self, told: Callable[[bool], None]) -> None:
         told(self.kernel is not None and self.kernel.is_alive)
 
@@ -278,8 +281,12 @@ class Channels:
         self.bounded = bounded
         self._world = world
         self._fence = -1
+        self.asked_at: float | None = None
         self.kernel: Kernel = world.process.kernel
         self.sockets: dict[str, Any] = dict(self.kernel.sockets)
+
+    def ping(self) -> None:
+        """It has no heartbeat."""
 
     @property
     def fence(self) -> int:
@@ -300,6 +307,9 @@ class Channels:
         self._world.before_write(channel, frames, generation)
         self._world.after_write(self.kernel.receive(channel, frames))
         return True
+
+    def has_unread(self) -> bool:
+        return any(socket.waiting for socket in self.sockets.values())
 
     def drain(self, channel: str, most: int) -> Iterator[list[bytes]]:
         waiting = self.sockets[channel].waiting

@@ -171,6 +171,7 @@ class Simulation(World):
         self.clock = Clock(
             monotonic=lambda: self._now,
             monotonic_ns=lambda: int(self._now * 1e9),
+            session=lambda: self._now,
             wall_ns=lambda: int((self._now + 1.7e9) * 1e9),
         )
         self.disk = self._make_disk(self._tick)

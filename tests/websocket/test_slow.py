@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -23,7 +23,17 @@ from tests.websocket.viewer import (
 
 View = Callable[..., Viewer]
 MIB = 1024 * 1024
+KEPT_BYTES = 5 * MIB
 ROOM_BYTES = 32 * MIB  # beside what is kept for the stalled client: pages of the journal, the message in hand
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_is_given_back() -> Iterator[None]:
+    """By the keeper, as soon as it is freed: how much the allocator keeps is not what is measured here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_ARENA_MAX", "1")
+        patch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+        yield
 
 
 def flood(chunks: int, size: int) -> str:
@@ -149,8 +159,11 @@ def come_and_go(front: Front, shared: Session, rounds: int) -> None:
     for n in range(rounds):
         attach(n)
     after_descriptors, after_memory = settled()
-    assert after_descriptors <= descriptors + 1  # the link of this very question may or may not be counted
-    assert after_memory - memory < 4 * MIB + rounds * 4096
+    # The link of this very question may or may not be counted; a second one to the journal is opened once.
+    assert after_descriptors <= descriptors + 2
+    kept = after_memory - memory
+    print(f"{rounds} rounds: descriptors {descriptors} -> {after_descriptors}, memory {kept / MIB:+.1f} MiB")
+    assert kept <= KEPT_BYTES
 
 
 def test_connections_leave_nothing(front: Front, shared: Session) -> None:
