@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 5.0  # without a word, before it is asked
 PATIENCE_SECONDS = 4.0  # for the answer
+AGAIN_SECONDS = (
+    0.5  # after it answers again, in which an interrupt that it was sent meanwhile has ended what runs
+)
 MUTE_SECONDS = 10.0  # between an answer and anything that is published
 CONTROL_THREAD_MAJOR = 6  # the first ipykernel whose control channel has a thread of its own
 _KEPT_ASKED = 64
@@ -55,6 +58,7 @@ class KernelWatch:
         self._question = ""
         self._asked: dict[str, float] = {}
         self._mute_at: float | None = None
+        self._interrupt_again_at: float | None = None
 
     def begin(self) -> None:
         """A new incarnation can be used."""
@@ -66,7 +70,7 @@ class KernelWatch:
     def forget(self) -> None:
         self.unresponsive, self.since = None, None
         self._knows_heartbeat = False
-        self._asked_at = self._mute_at = None
+        self._asked_at = self._mute_at = self._interrupt_again_at = None
         self._asked.clear()
 
     def excuse(self) -> None:
@@ -96,6 +100,7 @@ class KernelWatch:
         data = {"heard": channel, "after_seconds": round(seconds, 1)}
         self._runner.note("responsive", actor="keeper", operation=self._running(), data=data)
         self._announce({"state": "ready", "incarnation": self._runner.session.incarnation})
+        self._interrupt_again_at = self._runner.clock.monotonic() + AGAIN_SECONDS
 
     def note_asked(self, msg_id: str) -> None:
         """A request that is answered and published about, whoever had a reason to send it."""
@@ -113,7 +118,7 @@ class KernelWatch:
     def next_timer(self) -> float | None:
         if self._state.phase != "ready" or self._runner.session.backend != "ready":
             return None
-        due = [] if self._mute_at is None else [self._mute_at]
+        due = [moment for moment in (self._mute_at, self._interrupt_again_at) if moment is not None]
         if self.unresponsive is None:
             if self._asked_at is not None:
                 due.append(self._asked_at + PATIENCE_SECONDS)
@@ -125,13 +130,22 @@ class KernelWatch:
         due = self.next_timer()
         if due is None or now < due or self._has_unread():
             return
-        if self._mute_at is not None and now >= self._mute_at:
+        if self._interrupt_again_at is not None and now >= self._interrupt_again_at:
+            self._interrupt_again_at = None
+            self._interrupt_again()
+        elif self._mute_at is not None and now >= self._mute_at:
             self._mute_at = None
             self._is_mute(f"it answers, and has published nothing for {MUTE_SECONDS:.0f} s")
         elif self._asked_at is None:
             self._ask(now)
         else:
             self._judge(now)
+
+    def _interrupt_again(self) -> None:
+        """What came while the process was stopped may have been taken by a thread that it does not wake."""
+        for operation in self._runner.session.running():
+            if operation.interrupted_by is not None and operation.replied is None:
+                self._talk.interrupt(operation.id)
 
     def _silent_since(self) -> float | None:
         """Since when it owes a word; None while it owes none."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jupyter_cmdop.core import effects as fx
-from jupyter_cmdop.keeper import kernel_watch
+from jupyter_cmdop.keeper.clock import Clock
 from jupyter_cmdop.keeper.kernel_state import KernelState
 from jupyter_cmdop.keeper.kernel_watch import MUTE_SECONDS, PATIENCE_SECONDS, QUIET_SECONDS, KernelWatch
 
@@ -21,7 +20,7 @@ STEP = 0.5
 class Stage:
     """A kernel of which only its words are seen."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, info: dict[str, Any]) -> None:
+    def __init__(self, info: dict[str, Any]) -> None:
         self.now = 1000.0
         self.unread = False
         self.running: list[Any] = []
@@ -29,14 +28,13 @@ class Stage:
         self.entries: list[str] = []
         self.told: list[str] = []
         self.mute: list[str] = []
-        patch.setattr(time, "monotonic", lambda: self.now)
-        patch.setattr(kernel_watch, "has_input", lambda socket: self.unread)
         self.channels = SimpleNamespace(
-            asked_at=None, sockets={"iopub": None}, ping=lambda: self.asked.append("hb")
+            asked_at=None, has_unread=lambda: self.unread, ping=lambda: self.asked.append("hb")
         )
         self.state = KernelState(phase="ready", info=info)
         self.state.channels = self.channels  # type: ignore[assignment]
         runner = SimpleNamespace(
+            clock=Clock(monotonic=lambda: self.now),
             session=SimpleNamespace(backend="ready", incarnation=1, running=lambda: self.running),
             recorder=SimpleNamespace(show=lambda act, *args: act(*args)),
             endpoints=SimpleNamespace(announce=self._announce),
@@ -70,13 +68,13 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(monkeypatch, IPYKERNEL)
+def stage() -> Stage:
+    return Stage(IPYKERNEL)
 
 
 @pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(monkeypatch, OTHER)
+def other() -> Stage:
+    return Stage(OTHER)
 
 
 def test_idle_kernel_that_owes_nothing_is_not_asked(stage: Stage) -> None:
