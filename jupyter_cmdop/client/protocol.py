@@ -238,14 +238,15 @@ class LinkProtocol:
 
 def _welcome(hello: Mapping[str, Any]) -> Welcome:
     session, actor, rights = hello.get("session"), hello.get("actor"), hello.get("rights")
+    protocol, attachment, level = hello.get("protocol"), hello.get("attachment"), hello.get("level")
     return Welcome(
         session=session if isinstance(session, dict) else {},
-        attachment=hello.get("attachment"),
+        attachment=attachment if isinstance(attachment, str) else None,
         actor=actor if isinstance(actor, dict) else {},
         rights=tuple(str(right) for right in rights) if isinstance(rights, list) else (),
-        level=hello.get("level"),
+        level=level if isinstance(level, str) else None,
         version=str(hello.get("version", "")),
-        protocol=int(hello.get("protocol", PROTOCOL)),
+        protocol=protocol if isinstance(protocol, int) else PROTOCOL,
     )
 
 

@@ -2,19 +2,25 @@
 
 While the journal cannot be written nothing that acts is carried out: entries and sends wait, in order, and are tried
 again. What only shows (output of what already runs) goes out at once; its entries wait with the others.
+
+A body of many megabytes takes long to hash and to write. A thread does that (`Preparation`); the turn that has it waits
+for it as a whole, with everything behind it, and the loop goes on with what needs no record.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..journal.entry import Entry
 from ..journal.errors import JournalError
-from ..journal.store import Conflict, JournalStore
+from ..journal.layout import INLINE_BYTES
+from ..journal.store import Conflict, JournalStore, Prepared
+from .clients import LONG_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +30,9 @@ MAINTENANCE_SECONDS = 5.0
 BACKLOG_BYTES = (
     64 * 1024 * 1024
 )  # output waiting for a journal that cannot be written; more is recorded as a gap
+
+
+Send = tuple[bool, Callable[..., object], tuple[Any, ...]]
 
 
 class LostTheJournal(Exception):
@@ -37,14 +46,19 @@ class Recorder:
         unavailable: why the journal cannot be written now, or None.
     """
 
-    def __init__(self, store: JournalStore) -> None:
+    def __init__(self, store: JournalStore, post: Callable[[Callable[[], None]], None] | None = None) -> None:
         self.store = store
         self.unavailable: str | None = None
+        self._post = post
         self._entries: list[Entry] = []
-        self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._sends: list[Send] = []
+        self._urgent: list[Send] = []
         self._durable = False
+        self._long: list[tuple[int, Callable[[], None] | None]] = []
+        self._preparation: Preparation | None = None
+        self._worker: Worker | None = None
         self._held_entries: list[Entry] = []
-        self._held_sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._held_sends: list[Send] = []
         self._held_durable = False
         self._held_bytes = 0
         self._lost = 0
@@ -62,14 +76,20 @@ class Recorder:
     @property
     def last_seq(self) -> int:
         """The last entry that is in the journal or will be."""
-        return self._base + len(self._held_entries) + len(self._entries)
+        preparing = 0 if self._preparation is None else len(self._preparation.entries)
+        return self._base + preparing + len(self._held_entries) + len(self._entries)
 
-    def note(self, entry: Entry, *, durable: bool = False) -> int:
+    def note(self, entry: Entry, *, durable: bool = False, prepare: Callable[[], None] | None = None) -> int:
         """Add an entry to the turn.
+
+        Args:
+            prepare: what else takes long with a body like this; a thread calls it before the turn is recorded.
 
         Returns:
             Its sequence number.
         """
+        if len(entry.body) > LONG_BYTES and not entry.withheld:
+            self._long.append((len(self._entries), prepare))
         self._entries.append(entry)
         self._durable = self._durable or durable
         return self.last_seq
@@ -81,6 +101,13 @@ class Recorder:
     def show(self, act: Callable[..., object], *args: Any) -> None:
         """The same for what only shows: it is not kept back by a journal that cannot be written."""
         self._sends.append((True, act, args))
+
+    def at_once(self, act: Callable[..., object], *args: Any) -> None:
+        """The same for what waits for no record: an interrupt, or a word on how things are."""
+        if self._preparation is not None or self._long:
+            self._urgent.append((True, act, args))
+        else:
+            self._sends.append((True, act, args))
 
     def next_timer(self) -> float | None:
         due = [when for when in (self._retry_at, self._sync_at) if when is not None]
@@ -104,10 +131,20 @@ class Recorder:
             self._helper.wake(now >= self._maintain_at)
             if now >= self._maintain_at:
                 self._maintain_at = now + MAINTENANCE_SECONDS
+        if self._preparation is not None:
+            if not self._preparation.done:
+                return self._carry_out_urgent()
+            self._end_preparation(generation, now)
+            return True
         if self.unavailable is not None:
+            self._long.clear()
             return self._commit_while_unavailable(generation, now)
         if not self._entries and not self._sends:
             return False
+        if self._long and self._post is not None:
+            self._begin_preparation(self._post)
+            return self._carry_out_urgent()
+        self._long.clear()
         if self._entries:
             try:
                 self._append(self._entries, generation, durable=self._durable)
@@ -119,8 +156,53 @@ class Recorder:
         self._carry_out(sends)
         return True
 
-    def _append(self, entries: list[Entry], generation: int, *, durable: bool) -> None:
-        head = self.store.append(self._base, generation, entries)
+    def _begin_preparation(self, post: Callable[[Callable[[], None]], None]) -> None:
+        if self._worker is None:
+            self._worker = Worker("journal-bodies")
+        preparation = Preparation(self.store, self._entries, self._sends, self._durable, self._long)
+        self._preparation = preparation
+        self._entries, self._sends, self._durable, self._long = [], [], False, []
+        self._worker.do(preparation.run, lambda: post(lambda: None))
+
+    def _end_preparation(self, generation: int, now: float) -> None:
+        """Record what has been prepared, and carry out what it justifies."""
+        preparation, self._preparation = self._preparation, None
+        if preparation is None:
+            return
+        urgent, self._urgent = self._urgent, []
+        self._carry_out(urgent)
+        try:
+            if preparation.problem is not None:
+                raise preparation.problem
+            self._append(
+                preparation.entries, generation, durable=preparation.durable, prepared=preparation.prepared
+            )
+        except JournalError as error:
+            self._fail(str(error), now)
+            if self._base < self.store.head.seq:  # the append went through and its sync failed
+                self._base = self.store.head.seq
+            else:
+                self._entries = preparation.entries + self._entries
+            self._sends = preparation.sends + self._sends
+            self._durable = self._durable or preparation.durable
+            self._long.clear()
+            return
+        self._carry_out(preparation.sends)
+
+    def _carry_out_urgent(self) -> bool:
+        urgent, self._urgent = self._urgent, []
+        self._carry_out(urgent)
+        return bool(urgent)
+
+    def _append(
+        self,
+        entries: list[Entry],
+        generation: int,
+        *,
+        durable: bool,
+        prepared: Mapping[int, Prepared] | None = None,
+    ) -> None:
+        head = self.store.append(self._base, generation, entries, prepared)
         if isinstance(head, Conflict):
             raise LostTheJournal(
                 f"the journal has moved on to entry {head.head.seq}, behind this keeper's back"
@@ -131,7 +213,7 @@ class Recorder:
         elif self._sync_at is None:
             self._sync_at = time.monotonic() + SYNC_SECONDS
 
-    def _carry_out(self, sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]]) -> None:
+    def _carry_out(self, sends: list[Send]) -> None:
         for _, act, args in sends:
             act(*args)
 
@@ -185,9 +267,83 @@ class Recorder:
         self._carry_out(sends)
         return True
 
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a turn waits for its long bodies."""
+        return self._preparation is not None
+
     def close(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
         self._helper.stop()
         self.store.close()
+
+
+class Preparation:
+    """A turn with long bodies, while a thread hashes and writes them."""
+
+    def __init__(
+        self,
+        store: JournalStore,
+        entries: list[Entry],
+        sends: list[Send],
+        durable: bool,
+        long: Sequence[tuple[int, Callable[[], None] | None]],
+    ) -> None:
+        self._store = store
+        self.entries = entries
+        self.sends = sends
+        self.durable = durable
+        self._long = long
+        self.prepared: dict[int, Prepared] = {}
+        self.problem: JournalError | None = None
+        self.finished = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        return self.finished.is_set()
+
+    def run(self) -> None:
+        try:
+            for _, prepare in self._long:
+                if prepare is not None:
+                    prepare()
+            # Long bodies are in one order in the file: those that are not so long are written in between.
+            indices = [i for i, e in enumerate(self.entries) if len(e.body) > INLINE_BYTES and not e.withheld]
+            bodies = [self.entries[index].body for index in indices]
+            self.prepared = dict(zip(indices, self._store.prepare(bodies), strict=True))
+        except JournalError as error:
+            self.problem = error
+        finally:
+            self.finished.set()
+
+
+class Worker:
+    """A thread that does one thing after the other, for a loop that must not wait."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """`done` is called in the same thread, whatever becomes of the job."""
+        self._jobs.put((job, done))
+
+    def _run(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            job, done = work
+            try:
+                job()
+            except Exception:  # the next job is not to blame, and whoever waits is told in any case
+                log.exception("a job of the thread %s failed", threading.current_thread().name)
+            done()
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+        self._thread.join(timeout=10)
 
 
 class _Helper:

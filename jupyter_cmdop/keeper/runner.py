@@ -233,8 +233,16 @@ class Runner:
             durable=durable,
         )
 
-    def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
-        """Add an entry whose body is a kernel message (a websocket v1 frame)."""
+    def note_message(
+        self,
+        entry_type: str,
+        origin: Origin,
+        body: bytes,
+        *,
+        basis: Any = "observed",
+        prepare: Callable[[], None] | None = None,
+    ) -> int:
+        """Add an entry whose body is a kernel message (a websocket v1 frame); `prepare` as in `Recorder.note`."""
         self.active_at = time.time()
         return self.recorder.note(
             Entry(
@@ -248,7 +256,8 @@ class Runner:
                 form="v1",
                 time_ns=time.time_ns(),
                 mono_ns=time.monotonic_ns(),
-            )
+            ),
+            prepare=prepare,
         )
 
     def _record(self, record: fx.Record, hand: Hand) -> None:
@@ -283,7 +292,7 @@ class Runner:
         backend, endpoints, refusal = self.backend, self.endpoints, None
         send = self.recorder.send
         # What ends something waits for no disk: the cell that fills it must be stoppable, the session, a grant.
-        at_once = self.recorder.show
+        at_once = self.recorder.at_once
         for effect in effects:
             match effect:
                 case fx.Record():
