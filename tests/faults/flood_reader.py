@@ -99,8 +99,7 @@ def from_websocket(address: str, session: str) -> Iterator[Seen]:
 
 def from_link(name: str, session: str) -> Iterator[Seen]:
     with Session.open(session) as made:
-        after = made.status().cursor
-        with made.start(calls.read(after=after, follow=True)) as stream:
+        with made.start(calls.read(follow=True)) as stream:
             say({"ready": True})
             for item in stream:
                 yield _of_item(item.data["output"])

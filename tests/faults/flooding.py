@@ -33,7 +33,7 @@ for n in range({n}):
         kernel.iopub_socket, 'display_data', content=dict(data={{'text/plain': f'{{n}};'}}, metadata={{}}),
         parent=kernel.get_parent(), ident=b'display_data', buffers=[block])
 """
-_ONE = "print('x' * {n})\n"
+_ONE = "print('x' * {n}, flush=True)\n"
 _RATE = """
 import sys, time
 sys.stdout.flush()
@@ -46,7 +46,7 @@ while n < {n}:
         kernel.iopub_socket.send_multipart(session.serialize(message, ident=b'stream.stdout'))
         n += 1
 """
-_END = f"print({END.strip()!r}, flush=True)\n"
+END_CODE = f"print({END.strip()!r}, flush=True)\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Flood:
 
     @property
     def code(self) -> str:
-        return self.template.format(n=self.n) + _END
+        return self.template.format(n=self.n) + END_CODE
 
     @property
     def endless(self) -> str:
@@ -207,9 +207,7 @@ class Probe(Helper):
     def seconds(self) -> list[float]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        found = [float(took) for took in self.says()]
-        self.close()
-        return found
+        return [float(took) for took in self.says()]
 
 
 def p99(seconds: list[float]) -> float:

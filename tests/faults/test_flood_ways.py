@@ -7,6 +7,7 @@ printed.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from jupyter_cmdop.client import calls
 from jupyter_cmdop.client.session import Session
 from tests.faults.attacks import keeper_of, link_path, rss_of
 from tests.faults.flood_reader import Count
-from tests.faults.flooding import FULL, SHORT, Flood, Helper, Memory, Probe, p99
+from tests.faults.flooding import END_CODE, FULL, SHORT, Flood, Helper, Memory, Probe, p99
 from tests.support import (
     Clients,
     Home,
@@ -69,6 +70,9 @@ def readers(home: Home, module_session: Sessions) -> Iterator[Readers]:
         stopped = {way: start(way, f"{way}-stops") for way in WAYS}
         for helper in started:
             assert helper.says() == {"ready": True}
+        assert made.run(END_CODE).status == "ok"
+        for helper in started:  # what was shown before is not of any flood
+            assert helper.says()["displays"] == 0
         yield Readers(made, home, keeping, stopped)
     finally:
         for helper in started:
@@ -84,16 +88,17 @@ def play(flood: Flood, readers: Readers, *, with_stopped: bool = True) -> str:
         helper.stop()
     keeper = keeper_of(readers.home, made)
     before = rss_of(keeper)
-    probe = Probe(link=link_path(readers.home, made))
     seen = Count()
     begun = time.monotonic()
-    with Memory(keeper) as memory:
+    with Memory(keeper) as memory, contextlib.closing(Probe(link=link_path(readers.home, made))) as probe:
         with (
             Session.open(made.id) as author,
             author.start(calls.run(flood.code, stream=True, max_bytes=1)) as run,
         ):
             for item in run:
-                output = item.data["output"]
+                output = item.data.get("output")
+                if output is None:  # that it was let in
+                    continue
                 if output["output_type"] == "stream":
                     seen.stream(output["text"])
                 else:
@@ -101,7 +106,7 @@ def play(flood: Flood, readers: Readers, *, with_stopped: bool = True) -> str:
             assert run.outcome()["status"] == "ok"
         took = time.monotonic() - begun
         summaries = {f"{way} keeps up": helper.says() for way, helper in readers.keeping.items()}
-    statuses = probe.seconds()
+        statuses = probe.seconds()
     for helper in stopped.values():
         helper.go_on()
     summaries |= {f"{way} was stopped": helper.says() for way, helper in stopped.items()}

@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--max-bytes", type=int, default=8192, help="of one input")
+    parser.add_argument(
+        "--work", type=Path, help="a folder for what reaches new code; else it is thrown away"
+    )
     parser.add_argument("--seed", type=int, default=0, help="0 takes another each time")
     options = parser.parse_args()
     import atheris
@@ -65,13 +68,11 @@ def main() -> int:
             report()
             raise
 
-    def ended() -> None:
-        report()
-        targets.place.clear()
-
     for sample in chosen.samples():
         chosen.run(sample)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = str(options.work or temporary)
+        Path(scratch).mkdir(parents=True, exist_ok=True)
         for number, sample in enumerate(chosen.samples()):
             (Path(scratch) / f"sample-{number}").write_bytes(sample)
         begun = time.monotonic()
@@ -79,10 +80,7 @@ def main() -> int:
         argv += [f"-seed={options.seed}", "-print_final_stats=1", "-verbosity=0", scratch, str(folder)]
         argv += [f"-artifact_prefix={scratch}/"]
         atheris.Setup(argv, once)
-        import atexit
-
-        atexit.register(ended)
-        atheris.Fuzz()
+        atheris.Fuzz()  # ends the process
     return 0
 
 
