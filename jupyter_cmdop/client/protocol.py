@@ -225,7 +225,8 @@ class LinkProtocol:
 
     def _store(self, number: int, inbox: Inbox, item: Item) -> None:
         size = len(item.payload) + _rough_size(item.data)
-        if inbox.items and inbox.unread_bytes + size > self._backlog_bytes:
+        # The first does not count: one that is longer than all that may wait is read like any other.
+        if inbox.items and inbox.unread_bytes - inbox.items[0][1] + size > self._backlog_bytes:
             inbox.error = FellBehind(
                 f"{inbox.verb} was read more slowly than it came ({self._backlog_bytes >> 20} MiB behind)",
                 next=("read again with the cursor of the last item",),

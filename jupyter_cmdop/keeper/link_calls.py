@@ -194,9 +194,9 @@ def parse_receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
     parts = receipt.split(":") if isinstance(receipt, str) else receipt
     if len(parts) == 2:
         seq, digest = parts
-        if isinstance(seq, str) and seq.isdecimal() and len(seq) <= 18:
+        if isinstance(seq, str) and seq.isdecimal() and len(seq) <= 100:
             seq = int(seq)
-        if isinstance(seq, int) and 0 <= seq < 2**63 and isinstance(digest, str):
+        if isinstance(seq, int) and seq >= 0 and isinstance(digest, str):
             return int(seq), digest
     raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
 

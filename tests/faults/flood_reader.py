@@ -121,7 +121,7 @@ def main() -> None:
     ):
         if kind == "display_data":
             count.display(content["data"]["text/plain"], buffers)
-        elif kind == "stream" and count.stream(content["text"]):
+        elif kind == "stream" and content["name"] == "stdout" and count.stream(content["text"]):
             say(count.summary())
             count = Count()
 

@@ -100,7 +100,8 @@ def play(flood: Flood, readers: Readers, *, with_stopped: bool = True) -> str:
                 if output is None:  # that it was let in
                     continue
                 if output["output_type"] == "stream":
-                    seen.stream(output["text"])
+                    if output["name"] == "stdout":  # a kernel may warn of something on the other
+                        seen.stream(output["text"])
                 else:
                     seen.display(output["data"]["text/plain"], 0)
             assert run.outcome()["status"] == "ok"
