@@ -314,7 +314,10 @@ class Runner:
                 case fx.Fence() if backend is not None:
                     send(backend.set_fence, effect.generation)
                 case fx.InterruptBackend() if backend is not None:
-                    at_once(backend.interrupt, effect.operation)
+                    live_now = self.operations.get(effect.operation)
+                    is_waiting = live_now is not None and live_now.message is not None
+                    # What has not been delivered yet, because of its record, must not be overtaken.
+                    (send if is_waiting else at_once)(backend.interrupt, effect.operation)
                 case fx.ShowPrompt() if backend is not None:
                     live = self.operations[effect.operation]
                     self._show_prompt(backend, live, effect)

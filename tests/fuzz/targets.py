@@ -229,7 +229,7 @@ def _websocket_v1(data: bytes) -> None:
 @target("websocket_legacy", _legacy_samples)
 def _websocket_legacy(data: bytes) -> None:
     frame: str | bytes = (
-        data[1:].decode("utf-8", "surrogatepass" if data[:1] == b"s" else "replace")
+        data[1:].decode("utf-8", "surrogateescape" if data[:1] == b"s" else "replace")
         if (data[:1] != b"b")
         else data[1:]
     )
@@ -237,8 +237,6 @@ def _websocket_legacy(data: bytes) -> None:
         message = decode_legacy(frame)
     except WireError:
         return
-    except UnicodeDecodeError:
-        raise AssertionError("text that the websocket layer would have let through") from None
     for part in (message.header, message.parent, message.metadata, message.content):
         assert part.startswith(b"{")
 

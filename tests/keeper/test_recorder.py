@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import queue
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ from unittest import mock
 
 import pytest
 
+from jupyter_cmdop.core import effects as fx
 from jupyter_cmdop.journal.query import JournalReader, verify
 from jupyter_cmdop.journal.store import JournalStore
 from jupyter_cmdop.keeper.clients import LONG_BYTES
 from jupyter_cmdop.keeper.recorder import Recorder
+from jupyter_cmdop.keeper.runner import NoHand, Runner
 from tests.journal.making import LOG, entry, message
 
 LONG = message("stream", {"name": "stdout", "text": "x" * (LONG_BYTES + 1)})
@@ -102,6 +105,25 @@ def test_a_disk_that_fails_meanwhile_holds_back_the_turn(loop: Loop) -> None:
     assert loop.done == ["shown", "acted"]
     assert kinds(loop) == ["output", "behind"]
     assert verify(recorder.store.directory).ok
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_an_interrupt_waits_for_no_record_but_for_the_delivery(loop: Loop, delivered: bool) -> None:
+    """While a long output is prepared a cell may be let in, not delivered yet, and interrupted."""
+    runner = object.__new__(Runner)
+    runner.recorder, runner.endpoints, runner.backend = loop.recorder, None, mock.Mock()
+    runner.backend.interrupt = loop.done.append
+    live = mock.Mock(message=None if delivered else object())
+    runner.operations = collections.OrderedDict(op=live)
+    loop.recorder.note(entry(form="v1", body=LONG))
+    loop.commit()
+    loop.recorder.send(loop.done.append, "delivered")
+    runner._perform([fx.InterruptBackend("op")], NoHand())
+    loop.commit()
+    assert loop.done == (["op"] if delivered else [])
+    loop.wait()
+    loop.commit()
+    assert loop.done == (["op", "delivered"] if delivered else ["delivered", "op"])
 
 
 def test_what_else_goes_wrong_in_the_thread_loses_nothing(loop: Loop) -> None:
