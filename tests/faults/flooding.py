@@ -61,11 +61,13 @@ class Flood:
     def code(self) -> str:
         return self.template.format(n=self.n) + END_CODE
 
-    @property
-    def endless(self) -> str:
-        """The same until it is interrupted."""
-        return "while True:\n" + "".join(
-            f"    {line}\n" for line in self.template.format(n=self.n).splitlines()
+    def endless(self, arrived: Path) -> str:
+        """The same until it is interrupted; into `arrived` goes when that was."""
+        body = "".join(f"        {line}\n" for line in self.template.format(n=self.n).splitlines())
+        note = f"pathlib.Path({str(arrived)!r}).write_text(str(time.monotonic()))"
+        return (
+            f"import pathlib, time\ntry:\n    while True:\n{body}"
+            f"except KeyboardInterrupt:\n    {note}\n    raise\n"
         )
 
     def expected(self) -> dict[str, Any]:

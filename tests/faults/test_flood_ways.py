@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -39,8 +40,8 @@ COPIES = 8
 """Of one long output, at any moment."""
 STATUS_SECONDS = 3.0
 """Of `status` on another link, on a machine that has other work; what it was is printed."""
-INTERRUPT_SECONDS = 3.0
-"""As the last. On a machine of its own it is far below one second."""
+INTERRUPT_SECONDS = 2.0
+"""On a machine that has other work; on one of its own it is below one second."""
 
 
 @dataclass
@@ -165,7 +166,7 @@ def interrupt_zmq(made: Session, clients: Clients, code: str) -> float:
     bot.session.send(bot.control_channel.socket, message)
     control_reply_of(bot, message["header"]["msg_id"])
     assert reply_of(bot, asked)["content"]["ename"] == "KeyboardInterrupt"
-    return time.monotonic() - begun
+    return begun
 
 
 def interrupt_websocket(made: Session, clients: Clients, code: str) -> float:
@@ -177,7 +178,7 @@ def interrupt_websocket(made: Session, clients: Clients, code: str) -> float:
         begun = time.monotonic()
         viewer.send("interrupt_request", {}, channel="control")
         viewer.until(is_type("interrupt_reply"), is_reply_to(asked), limit_seconds=60)
-        return time.monotonic() - begun
+        return begun
     finally:
         viewer.leave(1001)
         viewer.abandon()
@@ -193,7 +194,7 @@ def interrupt_link(made: Session, clients: Clients, code: str) -> float:
         for _ in run:
             pass
         assert run.outcome()["status"] == "interrupted"
-        return time.monotonic() - begun
+        return begun
 
 
 def _flowing(made: Session, operation: str) -> None:
@@ -205,26 +206,34 @@ def _flowing(made: Session, operation: str) -> None:
     )
 
 
+def arrivals(flood: Flood, made: Session, clients: Clients, folder: Path) -> dict[str, float]:
+    """The seconds from each author's interrupt until his cell had it (the monotonic clock is that of the machine)."""
+    took = {}
+    for way, interrupt in INTERRUPTS.items():
+        arrived = folder / way
+        begun = interrupt(made, clients, flood.endless(arrived))
+        took[way] = float(arrived.read_text()) - begun
+    return took
+
+
 INTERRUPTS = {"zmq": interrupt_zmq, "websocket": interrupt_websocket, "link": interrupt_link}
 
 
 @pytest.mark.parametrize("name", ["prints", "buffers", "one"])
-def test_its_author_interrupts_it(name: str, session: Sessions, clients: Clients) -> None:
+def test_its_author_interrupts_it(name: str, session: Sessions, clients: Clients, tmp_path: Path) -> None:
     made = session()
-    for way, interrupt in INTERRUPTS.items():
-        took = interrupt(made, clients, SHORT[name].endless)
-        assert took < INTERRUPT_SECONDS, f"{way}: {took:.2f} s"
-        assert made.run("1").status == "ok"
+    took = arrivals(SHORT[name], made, clients, tmp_path)
+    assert max(took.values()) < INTERRUPT_SECONDS, took
+    assert made.run("1").status == "ok"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FULL)
 def test_its_author_interrupts_a_full_one(
-    name: str, session: Sessions, clients: Clients, capsys: pytest.CaptureFixture[str]
+    name: str, session: Sessions, clients: Clients, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = session()
-    took = {way: interrupt(made, clients, FULL[name].endless) for way, interrupt in INTERRUPTS.items()}
+    took = arrivals(FULL[name], session(), clients, tmp_path)
     with capsys.disabled():
         print(
             f"\n{name} interrupted: " + ", ".join(f"{way} {seconds:.2f} s" for way, seconds in took.items())
@@ -243,15 +252,15 @@ def test_another_session_is_not_disturbed(
 ) -> None:
     """Round trips of a cell in another session, beside nothing and beside a flood that nobody but its author reads."""
     made, neighbour = session(), session()
-    quiet = Probe(session=neighbour.id)
-    assert made.run("import time; time.sleep(5)").status == "ok"
-    before = quiet.seconds()
-    probe = Probe(session=neighbour.id)
+    with contextlib.closing(Probe(session=neighbour.id)) as quiet:
+        assert made.run("import time; time.sleep(5)").status == "ok"
+        before = quiet.seconds()
     code = "import time\nuntil = time.monotonic() + 5\nwhile time.monotonic() < until:\n" + "".join(
         f"    {line}\n" for line in SHORT[name].template.format(n=SHORT[name].n // 10).splitlines()
     )
-    assert made.run(code, max_bytes=1).status == "ok"
-    during = probe.seconds()
+    with contextlib.closing(Probe(session=neighbour.id)) as probe:
+        assert made.run(code, max_bytes=1).status == "ok"
+        during = probe.seconds()
     with capsys.disabled():
         print(
             f"\nbeside {name}: p99 {p99(during) * 1000:.1f} ms of {len(during)}, "
