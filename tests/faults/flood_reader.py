@@ -64,6 +64,7 @@ def from_zmq(connection_file: str, session: str) -> Iterator[Seen]:
 
     client = connect_client(connection_file)
     say({"ready": True})
+    caught_up = 0
     while True:
         try:
             message = client.get_iopub_msg(timeout=3600)
@@ -71,16 +72,20 @@ def from_zmq(connection_file: str, session: str) -> Iterator[Seen]:
             return
         content = message["content"]
         if message["msg_type"] == "stream" and (marker := _AFTER.search(content["text"][-2000:])):
-            yield from _missed(session, marker.group(1))
-        else:
+            for seq, seen in _missed(session, marker.group(1)):
+                caught_up = seq
+                yield seen
+        elif (
+            message["metadata"]["cmdop"]["seq"] > caught_up
+        ):  # else it has been read beside, because it was slow
             yield message["msg_type"], content, sum(map(len, message["buffers"]))
 
 
-def _missed(session: str, cursor: str) -> Iterator[Seen]:
-    """What a marker stands for; the buffers are not in it, and counted as if they were."""
+def _missed(session: str, cursor: str) -> Iterator[tuple[int, Seen]]:
+    """What a marker stands for, and what has come since."""
     with Session.open(session) as made, made.start(calls.read(after=cursor)) as stream:
         for item in stream:
-            yield _of_item(item.data["output"])
+            yield item.data["seq"], _of_item(item.data["output"])
 
 
 def from_websocket(address: str, session: str) -> Iterator[Seen]:
