@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +18,7 @@ import traceback
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
+INSIDE = "CMDOP_FUZZ_DIR"
 LOOK_AT_MEMORY_EVERY = 64  # tracemalloc makes a call several times as slow
 
 
@@ -29,6 +32,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="0 takes another each time")
     options = parser.parse_args()
+    if INSIDE not in os.environ:  # libFuzzer ends its process without a clean-up
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="cmdop-fuzz-", dir=memory) as root:
+            return subprocess.run([sys.executable, *sys.argv], env={**os.environ, INSIDE: root}).returncode
     import atheris
 
     with atheris.instrument_imports(include=["jupyter_cmdop", "websockets"]):
@@ -70,17 +77,16 @@ def main() -> int:
 
     for sample in chosen.samples():
         chosen.run(sample)
-    with tempfile.TemporaryDirectory() as temporary:
-        scratch = str(options.work or temporary)
-        Path(scratch).mkdir(parents=True, exist_ok=True)
-        for number, sample in enumerate(chosen.samples()):
-            (Path(scratch) / f"sample-{number}").write_bytes(sample)
-        begun = time.monotonic()
-        argv = [sys.argv[0], f"-max_total_time={options.seconds}", f"-max_len={options.max_bytes}"]
-        argv += [f"-seed={options.seed}", "-print_final_stats=1", "-verbosity=0", scratch, str(folder)]
-        argv += [f"-artifact_prefix={scratch}/"]
-        atheris.Setup(argv, once)
-        atheris.Fuzz()  # ends the process
+    scratch = options.work or Path(os.environ[INSIDE]) / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    for number, sample in enumerate(chosen.samples()):
+        (scratch / f"sample-{number}").write_bytes(sample)
+    begun = time.monotonic()
+    argv = [sys.argv[0], f"-max_total_time={options.seconds}", f"-max_len={options.max_bytes}"]
+    argv += [f"-seed={options.seed}", "-print_final_stats=1", "-verbosity=0", str(scratch), str(folder)]
+    argv += [f"-artifact_prefix={os.environ[INSIDE]}/"]
+    atheris.Setup(argv, once)
+    atheris.Fuzz()  # ends the process
     return 0
 
 

@@ -134,7 +134,7 @@ class _Places:
 
     def __call__(self, name: str) -> Path:
         if self._root is None:
-            shm = Path("/dev/shm")
+            shm = Path(os.environ.get("CMDOP_FUZZ_DIR", "/dev/shm"))
             self._root = Path(
                 tempfile.mkdtemp(prefix="cmdop-fuzz-", dir=shm if os.access(shm, os.W_OK) else None)
             )
