@@ -174,7 +174,7 @@ def interrupt_websocket(made: Session, clients: Clients, code: str) -> float:
     viewer = Viewer(front.address, "client-author", actor="eve")
     try:
         asked = viewer.execute(code)
-        _flowing(made, wait_for_running(made))
+        _flowing(made, wait_for_running(made, "eve"))
         begun = time.monotonic()
         viewer.send("interrupt_request", {}, channel="control")
         viewer.until(is_type("interrupt_reply"), is_reply_to(asked), limit_seconds=60)
@@ -187,7 +187,8 @@ def interrupt_websocket(made: Session, clients: Clients, code: str) -> float:
 
 def interrupt_link(made: Session, clients: Clients, code: str) -> float:
     with Session.open(made.id) as author, author.start(calls.run(code, max_bytes=1)) as run:
-        operation = wait_for_running(made)
+        # Not whatever runs: the cell before may just be at its end.
+        operation = next(iter(run)).data["accepted"]["operation"]
         _flowing(made, operation)
         begun = time.monotonic()
         author.interrupt(operation)
