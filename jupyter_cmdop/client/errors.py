@@ -179,7 +179,10 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
 
 
 def _integer(value: object) -> int | None:

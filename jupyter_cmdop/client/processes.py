@@ -11,6 +11,7 @@ ProcessState = Literal["running", "zombie", "gone"]
 _LINUX = sys.platform.startswith("linux")
 # Linux: fields of /proc/<pid>/stat counted from the state, which is field 3 (proc_pid_stat(5)).
 _STATE, _START_TIME = 0, 19
+_NO_PID = 2**31
 
 
 def host_name() -> str:
@@ -38,6 +39,8 @@ def process_state(pid: int) -> ProcessState:
         return "zombie" if fields[_STATE] in ("Z", "X", "x") else "running"
     import psutil
 
+    if not 0 < pid < _NO_PID:
+        return "gone"
     try:
         status = psutil.Process(pid).status()
     except psutil.Error:
@@ -59,6 +62,8 @@ def start_time(pid: int) -> str | None:
 
 
 def _stat_fields(pid: int) -> list[str] | None:
+    if not 0 < pid < _NO_PID:
+        return None
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             raw = file.read()

@@ -225,7 +225,8 @@ class LinkProtocol:
 
     def _store(self, number: int, inbox: Inbox, item: Item) -> None:
         size = len(item.payload) + _rough_size(item.data)
-        if inbox.items and inbox.unread_bytes + size > self._backlog_bytes:
+        # The first does not count: one that is longer than all that may wait is read like any other.
+        if inbox.items and inbox.unread_bytes - inbox.items[0][1] + size > self._backlog_bytes:
             inbox.error = FellBehind(
                 f"{inbox.verb} was read more slowly than it came ({self._backlog_bytes >> 20} MiB behind)",
                 next=("read again with the cursor of the last item",),
@@ -238,14 +239,15 @@ class LinkProtocol:
 
 def _welcome(hello: Mapping[str, Any]) -> Welcome:
     session, actor, rights = hello.get("session"), hello.get("actor"), hello.get("rights")
+    protocol, attachment, level = hello.get("protocol"), hello.get("attachment"), hello.get("level")
     return Welcome(
         session=session if isinstance(session, dict) else {},
-        attachment=hello.get("attachment"),
+        attachment=attachment if isinstance(attachment, str) else None,
         actor=actor if isinstance(actor, dict) else {},
         rights=tuple(str(right) for right in rights) if isinstance(rights, list) else (),
-        level=hello.get("level"),
+        level=level if isinstance(level, str) else None,
         version=str(hello.get("version", "")),
-        protocol=int(hello.get("protocol", PROTOCOL)),
+        protocol=protocol if isinstance(protocol, int) else PROTOCOL,
     )
 
 

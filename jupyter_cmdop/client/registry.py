@@ -164,13 +164,18 @@ def _same_start(known: str | float, actual: str | None) -> bool:
     if actual is None:
         return False
     # Clock ticks may have been written as a number, psutil's seconds with another number of digits.
-    return str(known) == actual or abs(float(known) - float(actual)) < 0.01
+    if str(known) == actual:
+        return True
+    try:
+        return abs(float(known) - float(actual)) < 0.01
+    except (ValueError, OverflowError):  # no number, or one that no clock has shown
+        return False
 
 
 def _age_seconds(created: str) -> float:
     try:
         return time.time() - datetime.fromisoformat(created).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # no date, or one that the system's calendar does not have
         return STARTING_SECONDS + 1
 
 
@@ -204,7 +209,7 @@ class Registry:
         for path in self.pointers.glob("*.json"):
             data = _read_json(path)
             pointer = _convert(Pointer, data)
-            if pointer is not None and pointer.id == path.stem:
+            if pointer is not None and pointer.id == path.stem and _UUID.fullmatch(pointer.id):
                 found.append(pointer)
         return sorted(found, key=lambda pointer: pointer.name.casefold())
 

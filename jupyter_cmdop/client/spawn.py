@@ -333,7 +333,7 @@ def _read_report(ready: int, plan: _Plan) -> bytes:
 def _report_of(line: bytes) -> dict[str, Any]:
     try:
         message = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
 

@@ -162,14 +162,26 @@ def admission_digest(body: bytes) -> str:
     return _decode_admission(body).digest
 
 
-def seal(log_id: str, seq: int, prev: bytes, entry: Entry, salt: bytes) -> Sealed:
-    """Give an entry its place: after the entry whose hash is `prev`, under a salt of `SALT_BYTES` random bytes."""
+def commit_to(salt: bytes, body: bytes) -> str:
+    """The salted commitment to a body, hex. A large body is hashed without holding up other threads."""
+    digest = _sha256(salt + body) if len(body) <= _COPY_BYTES else _hash_parts(salt, body)
+    return digest.hexdigest()
+
+
+def seal(
+    log_id: str, seq: int, prev: bytes, entry: Entry, salt: bytes, commitment: str | None = None
+) -> Sealed:
+    """Give an entry its place: after the entry whose hash is `prev`, under a salt of `SALT_BYTES` random bytes.
+
+    Args:
+        commitment: of the body under this salt, when it has been worked out before.
+    """
     if entry.withheld:
         commitment, size, salt = WITHHELD, -1, b""
     else:
         size = len(entry.body)
-        digest = _sha256(salt + entry.body) if size <= _COPY_BYTES else _hash_parts(salt, entry.body)
-        commitment = digest.hexdigest()
+        if commitment is None:
+            commitment = commit_to(salt, entry.body)
     envelope = _encode(
         _Envelope(
             entry.actor,

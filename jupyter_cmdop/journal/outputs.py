@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from jupyter_cmdop.wire.errors import WireError
-from jupyter_cmdop.wire.kernel import decode_json
+from jupyter_cmdop.wire.kernel import REPAIR_OUTPUT_BYTES, decode_as, decode_entries, decode_json
 from jupyter_cmdop.wire.websocket import decode_v1
 
 Output = dict[str, Any]
@@ -36,7 +36,7 @@ class _Header(msgspec.Struct):
     msg_type: str = ""
 
 
-_decode_header: Final = msgspec.json.Decoder(_Header).decode
+_HEADER: Final = msgspec.json.Decoder(_Header)
 
 
 def output_of(body_v1: bytes) -> Output | None:
@@ -50,18 +50,44 @@ def output_of(body_v1: bytes) -> Output | None:
         WireError: the bytes are not a kernel message. (Content that cannot be read is named in place of the output.)
     """
     message = decode_v1(body_v1)
-    try:
-        kind = _decode_header(message.header).msg_type
-    except msgspec.MsgspecError as error:
-        raise WireError(f"the header cannot be read: {error}") from error
+    kind = decode_as(_HEADER, message.header, what="header").msg_type
     make = _MAKERS.get(kind)
     if make is None:
         return None
     try:
-        content = decode_json(message.content)
+        content = decode_json(message.content, repair_bytes=REPAIR_OUTPUT_BYTES)
     except WireError as error:
         return _display({"data": {"text/plain": f"[{kind} that cannot be shown: {error}]"}})
     return make(content) if isinstance(content, dict) else None
+
+
+def long_output_of(body_v1: bytes) -> Output | None:
+    """The same for a long message whose values are only passed on: they are `msgspec.Raw`.
+
+    Building a text of many megabytes, and writing it again, holds up every thread of the process.
+
+    Returns:
+        None where `output_of` has to look itself.
+
+    Raises:
+        WireError: the bytes are not a kernel message.
+    """
+    message = decode_v1(body_v1)
+    kind = decode_as(_HEADER, message.header, what="header").msg_type
+    starts = _LONG.get(kind)
+    if starts is None:
+        return None
+    try:
+        content = decode_entries(message.content, repair_bytes=REPAIR_OUTPUT_BYTES)
+    except WireError:
+        return None
+    output: Output = {"output_type": kind}
+    for name, start in starts.items():
+        value = content.get(name)
+        if value is None or not bytes(memoryview(value)[:1]).startswith(start):
+            return None
+        output[name] = value
+    return output
 
 
 def collect(entries: Iterable[HasBody]) -> list[Output]:
@@ -218,6 +244,11 @@ def _error(content: dict[str, Any]) -> Output:
 def _clear(content: dict[str, Any]) -> Output:
     return {"output_type": "clear_output", "wait": bool(content.get("wait", False))}
 
+
+_LONG: Final = {
+    "stream": {"name": b'"', "text": b'"'},
+    "display_data": {"data": b"{", "metadata": b"{"},
+}
 
 _MAKERS: Final[dict[str, Callable[[dict[str, Any]], Output]]] = {
     "stream": _stream,

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from jupyter_cmdop.wire.errors import WireError
+from jupyter_cmdop.wire.kernel import decode_as
 from jupyter_cmdop.wire.websocket import decode_v1
 
 from .entry import WITHHELD, Envelope, decode_envelope
@@ -128,6 +129,7 @@ class JournalReader:
         head = self.head().seq
         end = head if until is None else min(until, head)
         left = MAX_SEQ if limit is None else limit
+        after = max(after, 0)  # a number that SQLite does not know is no place in a journal either
         query = _query(types, actor, operation)
         while after < end and left > 0:
             size = min(left, ROWS_A_READ)
@@ -196,6 +198,8 @@ class JournalReader:
             return self._connection.execute(sql, parameters).fetchall()
         except SQLITE_ERRORS as error:
             raise from_sqlite(error) from error
+        except MemoryError as error:  # a damaged record claims to be larger than there is memory
+            raise JournalDamaged("the database asks for more memory than there is") from error
 
     def _entry(self, row: Any) -> StoredEntry:
         seq, kind, operation, actor, envelope, digest, salt, body, offset, length = row
@@ -205,6 +209,10 @@ class JournalReader:
                 body = b"".join(self._bodies.read(offset, length))
             if not isinstance(body, bytes | None) or not isinstance(salt, bytes | None):
                 raise TypeError("its body or salt is of another type")
+            if not isinstance(kind, str) or not all(
+                isinstance(text, str | None) for text in (actor, operation)
+            ):
+                raise TypeError("its type, actor or operation is no text")
             return StoredEntry(seq, kind, actor, operation, fields, salt, body, digest.hex())
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise JournalDamaged(f"entry {seq} cannot be read: {error}") from error
@@ -233,7 +241,7 @@ class _MessageType(msgspec.Struct):
     msg_type: str = ""
 
 
-_decode_message_type: Final = msgspec.json.Decoder(_MessageType).decode
+_MESSAGE_TYPE: Final = msgspec.json.Decoder(_MessageType)
 
 
 def log_line(entry: StoredEntry) -> dict[str, Any]:
@@ -289,6 +297,6 @@ def _data(form: str, body: bytes) -> dict[str, Any] | None:
 def message_type(body: bytes) -> str:
     """The type of the kernel message in a body of the form v1; empty when it cannot be read."""
     try:
-        return _decode_message_type(decode_v1(body).header).msg_type
-    except (WireError, msgspec.MsgspecError):
+        return decode_as(_MESSAGE_TYPE, decode_v1(body).header, what="header").msg_type
+    except WireError:
         return ""

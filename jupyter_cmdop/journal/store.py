@@ -17,14 +17,14 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from .entry import GENESIS, SALT_BYTES, Entry, admission_digest, seal
+from .entry import GENESIS, SALT_BYTES, Entry, admission_digest, commit_to, seal
 from .errors import DuplicateRequest, JournalDamaged, JournalError, JournalLocked, JournalUnavailable
 from .files import (
     WAL_BYTES,
@@ -64,8 +64,11 @@ __all__ = [
     "JournalLocked",
     "JournalStore",
     "JournalUnavailable",
+    "Prepared",
     "detect_network_fs",
 ]
+
+SLICE_BYTES: Final = 8 * 1024 * 1024  # of a body that is written ahead
 
 _INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_REQUEST: Final = "INSERT INTO requests VALUES (?, ?, ?, ?)"
@@ -81,6 +84,15 @@ class Conflict:
     """Nothing was written: the journal is elsewhere than the writer believes, or under a higher generation."""
 
     head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A long body that is in its file already, and on disk; no entry names it yet."""
+
+    salt: bytes
+    commitment: str
+    offset: int
 
 
 class JournalStore:
@@ -181,13 +193,42 @@ class JournalStore:
         failure = self._failure
         return None if failure is None else failure.reason
 
-    def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
+    def prepare(self, bodies: Sequence[bytes]) -> list[Prepared]:
+        """Write long bodies ahead of their entries; any thread, while nobody appends.
+
+        What takes long (the hash, the file, the disk) is done here, so that the append behind it is quick. The next
+        `append` must name all of them in this order, or none.
+
+        Raises:
+            JournalUnavailable: the disk does not let us; when a sync has failed the store refuses from now on.
+        """
+        self._check_usable()
+        offset = self._blob_end
+        prepared: list[Prepared] = []
+        try:
+            for body in bodies:
+                salt = os.urandom(SALT_BYTES)
+                self._write_body(body, offset, slices=True)
+                prepared.append(Prepared(salt, commit_to(salt, body), offset))
+                offset += len(body)
+        except OSError as error:
+            raise from_os(error) from error
+        return prepared
+
+    def append(
+        self,
+        expected_seq: int,
+        generation: int,
+        entries: Sequence[Entry],
+        prepared: Mapping[int, Prepared] | None = None,
+    ) -> Head | Conflict:
         """Write entries behind the one with `expected_seq`, all or none; `sync` makes them durable.
 
         Args:
             expected_seq: of the head, as the writer knows it.
             generation: under which the writer acts.
             entries: of no lower generation than the head, and in a rising order of generations.
+            prepared: what `prepare` has returned, by the index of its entry.
 
         Returns:
             The new head; or a conflict, and then nothing was written.
@@ -208,7 +249,7 @@ class JournalStore:
         previous = before = bytes.fromhex(head.hash)
         salts = os.urandom(SALT_BYTES * len(entries))
         rows: list[tuple[object, ...]] = []
-        large: list[bytes] = []
+        large: list[tuple[int, bytes]] = []
         admitted: list[Entry] = []
         for index, entry in enumerate(entries):
             if entry.generation < highest:
@@ -218,14 +259,20 @@ class JournalStore:
             seq += 1
             at = index * SALT_BYTES
             salt = salts[at : at + SALT_BYTES]
-            _, _, envelope, previous, salt = seal(self.log_id, seq, previous, entry, salt)
+            ready = None if prepared is None else prepared.get(index)
+            if ready is not None and ready.offset == blob_end:
+                salt, commitment = ready.salt, ready.commitment
+            else:
+                ready = commitment = None
+            _, _, envelope, previous, salt = seal(self.log_id, seq, previous, entry, salt, commitment)
             body: bytes | None = entry.body
             offset = length = None
             if entry.withheld:
                 body = None
             elif len(entry.body) > INLINE_BYTES:
                 body, offset, length = None, blob_end, len(entry.body)
-                large.append(entry.body)
+                if ready is None:
+                    large.append((offset, entry.body))
                 blob_end += length
             rows.append(
                 (
@@ -246,7 +293,8 @@ class JournalStore:
         moved = Head(seq, previous.hex(), max(highest, generation), incarnation)
         try:
             requests = self._requests(admitted) if admitted else []
-            self._write_bodies(large)
+            for offset, long in large:
+                self._write_body(long, offset)
             if not self._commit(moved, blob_end, head, before, rows, requests):
                 return Conflict(self._head)
         except SQLITE_ERRORS as error:
@@ -357,14 +405,26 @@ class JournalStore:
             rows[key] = (*key, digest, entry.operation)
         return list(rows.values())
 
-    def _write_bodies(self, bodies: Sequence[bytes]) -> None:
-        offset = self._blob_end  # over what a failed append may have left there
-        for body in bodies:
-            rest = memoryview(body)
-            while rest:
-                written = os.pwrite(self._bodies_fd, rest, offset)
-                offset += written
-                rest = rest[written:]
+    def _write_body(self, body: bytes, offset: int, *, slices: bool = False) -> None:
+        """Write over what a failed append may have left there.
+
+        Args:
+            slices: bring each slice to the disk before the next: a sync of something else then finds little to do.
+        """
+        rest = memoryview(body)
+        while rest:
+            written = os.pwrite(self._bodies_fd, rest[:SLICE_BYTES] if slices else rest, offset)
+            offset += written
+            rest = rest[written:]
+            if slices:
+                self._sync_slice()
+
+    def _sync_slice(self) -> None:
+        try:
+            sync_file(self._bodies_fd)
+        except OSError as error:  # it may be about other bodies, which count as on disk or soon will
+            self._failure = from_os(error, "the journal could not be made durable")
+            raise self._failure from error
 
     def _commit(
         self,

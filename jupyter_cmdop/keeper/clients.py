@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from websockets.frames import Frame, Opcode
 
 from ..core.actor import Actor
 from ..wire.errors import WireError
-from ..wire.kernel import parse_parent
+from ..wire.kernel import parse_parent, sign
 from ..wire.websocket import encode_legacy, encode_v1
+
+LONG_BYTES = 2 * 1024 * 1024  # of a message whose signatures and frames a thread makes
+_LONG_FRAME = struct.Struct("!BBQ")  # RFC 6455 §5.2: one unmasked frame whose length has eight bytes
 
 
 class Client(Protocol):
@@ -34,6 +38,10 @@ class Client(Protocol):
     def reply(
         self, channel: str, identities: Sequence[bytes], parts: Sequence[bytes], seq: int = 0
     ) -> bool: ...
+    def foresee(self, published: Published) -> None:
+        """Say what `publish` will need of a long message, so that a thread can make it."""
+        ...
+
     def publish(self, published: Published) -> None: ...
 
 
@@ -46,7 +54,18 @@ class Published:
         seq: of its journal entry; 0 for what has none.
     """
 
-    __slots__ = ("_asked_by", "_binary", "_text", "_v1", "incarnation", "parts", "seq", "topic")
+    __slots__ = (
+        "_asked_by",
+        "_binary",
+        "_signatures",
+        "_text",
+        "_v1",
+        "_wanted",
+        "incarnation",
+        "parts",
+        "seq",
+        "topic",
+    )
 
     def __init__(
         self, topic: bytes, parts: list[bytes], *, incarnation: int = 0, seq: int = 0, v1: bytes | None = None
@@ -59,6 +78,31 @@ class Published:
         self._asked_by: str | None = None
         self._binary: bytes | None = None
         self._text: bytes | None = None
+        self._signatures: dict[bytes, bytes] = {}
+        self._wanted: list[Callable[[], object]] = []
+
+    def want(self, make: Callable[[], object]) -> None:
+        """Have `make` called by `make_ready`."""
+        self._wanted.append(make)
+
+    def make_ready(self) -> None:
+        """Make what was wanted: a thread's part of a long message, before it is shown."""
+        for make in self._wanted:
+            try:
+                make()
+            except WireError:
+                continue  # whoever shows it meets the same, and can say so to its client
+        self._wanted.clear()
+
+    def signed(self, key: bytes) -> bytes:
+        """Its signature under a key; a long message is signed once for each."""
+        found = self._signatures.get(key)
+        if found is None:
+            header, parent, metadata, content = self.parts[:4]
+            found = sign(key, header, parent, metadata, content)
+            if len(content) > LONG_BYTES:
+                self._signatures[key] = found
+        return found
 
     @property
     def cursor(self) -> str:
@@ -99,6 +143,9 @@ class Published:
 
 def websocket_frame(data: str | bytes) -> bytes:
     """One unmasked frame that holds the whole message."""
-    if isinstance(data, str):
-        return Frame(Opcode.TEXT, data.encode()).serialize(mask=False)
-    return Frame(Opcode.BINARY, data).serialize(mask=False)
+    opcode = Opcode.TEXT if isinstance(data, str) else Opcode.BINARY
+    raw = data.encode() if isinstance(data, str) else data
+    if len(raw) <= LONG_BYTES:
+        return Frame(opcode, raw).serialize(mask=False)
+    # The library copies three times, and holds up every thread meanwhile; a join of this size does not.
+    return b"".join((_LONG_FRAME.pack(0x80 | opcode, 127, len(raw)), raw))

@@ -53,7 +53,10 @@ def read_config(path: Path) -> KeeperConfig:
     """Read the start file.
 
     Raises:
-        msgspec.ValidationError: a field is missing or of the wrong type; the message names it.
+        msgspec.DecodeError: it is no JSON, or a field is missing or of the wrong type; the message names it.
         OSError: it cannot be read.
     """
-    return msgspec.json.decode(path.read_bytes(), type=KeeperConfig)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=KeeperConfig)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it nests too deep") from error

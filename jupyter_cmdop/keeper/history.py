@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from ..wire.kernel import decode_as
+
 KEPT_BYTES = 16 * 1024 * 1024
 KEPT_LINES = 10_000
 
@@ -28,6 +30,15 @@ class HistoryRequest(msgspec.Struct):
 
 
 REQUEST: msgspec.json.Decoder[HistoryRequest] = msgspec.json.Decoder(HistoryRequest)
+
+
+def parse_history(content: bytes) -> HistoryRequest:
+    """Read the content of a history_request.
+
+    Raises:
+        WireError: not an object, a field of another type, or too deep.
+    """
+    return decode_as(REQUEST, content, what="history_request")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,16 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ..journal.errors import JournalError
-from ..journal.outputs import collect, for_notebook, output_of, text_of
+from ..journal.errors import JournalDamaged, JournalError
+from ..journal.outputs import collect, for_notebook, long_output_of, output_of, text_of
 from ..journal.query import JournalReader, StoredEntry, log_line
 from ..journal.verify import VerifyReport, verify
 from ..wire.errors import WireError
-from ..wire.kernel import Message, decode_json, parse_parent
+from ..wire.kernel import Message, decode_json, encode_json, parse_parent
 from ..wire.websocket import decode_v1
+from .clients import LONG_BYTES
 from .loop import Loop
 from .stamps import relation_of
 
@@ -33,6 +34,13 @@ QUIET_TYPES = frozenset({"output", "reply", "started", "delivered", "backend_out
 Item = dict[str, Any]
 
 
+class LongItem(NamedTuple):
+    """An item as JSON: one so long that the loop must not be kept with writing it."""
+
+    raw: bytes
+    seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some entries as items for the link.
@@ -42,7 +50,7 @@ class Page:
         more: whether the journal had more at that moment.
     """
 
-    items: list[Item]
+    items: list[Item | LongItem]
     after: int
     more: bool
 
@@ -90,6 +98,9 @@ class JournalDesk:
                 result = read(self._reader)
             except JournalError as error:
                 result = error
+            except Exception as error:  # a fault of ours: whoever asked is told, and the next one is read for
+                log.exception("the journal could not be read for somebody")
+                result = JournalDamaged(f"it cannot be read: {type(error).__name__}: {error}")
             self._loop.post(lambda: done(result))
 
         self._jobs.put(job)
@@ -115,7 +126,7 @@ def page(reader: JournalReader, wanted: Wanted, after: int, until: int | None = 
         types = ("output", "backend_output") if wanted.view == "stream" else ("output",)
     elif wanted.view == "run":
         types = ("output", "input_requested")
-    items: list[Item] = []
+    items: list[Item | LongItem] = []
     size = 0
     head = reader.head().seq if until is None else min(until, reader.head().seq)
     last = after
@@ -131,7 +142,7 @@ def page(reader: JournalReader, wanted: Wanted, after: int, until: int | None = 
     return Page(items, head, False)
 
 
-def _item(entry: StoredEntry, view: str) -> Item | None:
+def _item(entry: StoredEntry, view: str) -> Item | LongItem | None:
     if view == "log":
         return {"entry": log_line(entry)}
     if entry.type == "input_requested":
@@ -144,6 +155,8 @@ def _item(entry: StoredEntry, view: str) -> Item | None:
     if entry.body is None:
         return None
     try:
+        if len(entry.body) > LONG_BYTES and view != "stream" and (long := long_output_of(entry.body)):
+            return LongItem(encode_json(_shown(entry, long)), entry.seq)
         output = output_of(entry.body)
     except WireError as error:
         output = {
@@ -194,7 +207,8 @@ def result_of(reader: JournalReader, operation: str, *, max_bytes: int | None, f
             reply = entry
         elif entry.type == "output" and not _is_long_echo(entry):
             size += len(entry.body or b"")
-            if size > limit and outputs:
+            # The first one is whole, unless writing it would keep everybody waiting.
+            if size > limit and (outputs or len(entry.body or b"") > LONG_BYTES):
                 dropped += len(entry.body or b"")
                 cut_at = entry.seq - 1 if cut_at is None else cut_at
             else:

@@ -81,7 +81,7 @@ class Keeper:
         config = self.config
         self.loop = Loop()
         state = Path(config.state)
-        self.recorder = Recorder(JournalStore.open(state, config.id))
+        self.recorder = Recorder(JournalStore.open(state, config.id), post=self.loop.post)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=IO_THREADS)
         self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self.runner = Runner(config, self.loop, self.recorder)
@@ -173,6 +173,8 @@ class Keeper:
         self.verbs.waiting.after_commit()
         self.websockets.after_commit()
         self.verbs.activity.after_commit()
+        if self.recorder.is_preparing:  # what has been said is recorded, however long it is
+            return
         if self._stop_at is not None and (time.monotonic() >= self._stop_at or self._is_quiet()):
             self.loop.stop()
 

@@ -22,7 +22,7 @@ from ..backends.zmq_frames import drain, send
 from ..core.actor import Actor
 from ..core.grants import Grant
 from ..core.session import attachment_of_grant
-from ..wire.kernel import DELIMITER, encode_json, join, sign
+from ..wire.kernel import DELIMITER, encode_json, join
 from .clients import Published
 from .files import write_private
 from .loop import Loop
@@ -286,6 +286,10 @@ class KernelEndpoint:
             raise
         return True
 
+    def foresee(self, published: Published) -> None:
+        if self.subscribers and self.sockets:
+            published.want(lambda: published.signed(self.key))
+
     def publish(self, published: Published) -> None:
         """Show a message to every client of this grant."""
         if not self.subscribers or not self.sockets:
@@ -295,9 +299,7 @@ class KernelEndpoint:
             self._park(frames, published.cursor)
 
     def _frames(self, published: Published) -> list[bytes]:
-        parts = published.parts
-        signature = sign(self.key, parts[0], parts[1], parts[2], parts[3])
-        return [published.topic, DELIMITER, signature, *parts]
+        return [published.topic, DELIMITER, published.signed(self.key), *published.parts]
 
     def _send(self, frames: list[bytes]) -> bool:
         largest = max(frames, key=len)

@@ -25,11 +25,12 @@ from ..wire.kernel import (
     verify,
 )
 from ..wire.websocket import encode_v1
-from .clients import Client, Published
+from .clients import LONG_BYTES, Client, Published
 from .history import History
 from .kernel_state import KernelState
 from .kernel_talk import still_busy
 from .losses import MessageNumbers
+from .recorder import Worker
 from .stamps import Origin, relation_of
 from .widgets import WidgetStates
 
@@ -43,7 +44,9 @@ IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
 # Measured on two cores: longer rests are slower, because a long turn holds the core that the kernel wants.
 REST_SECONDS = 0.0005
-TURN_BYTES = 8 * 1024 * 1024  # read in one turn, so that large messages are not all in memory at once
+TURN_BYTES = (
+    4 * 1024 * 1024
+)  # read in one turn: what is read must be in memory, and takes its time to be recorded
 IDLE_PATIENCE_SECONDS = 1.0  # between a reply and its idle, before the idle counts as perhaps lost
 REPLY_PATIENCE_SECONDS = 1.0  # between an idle and its reply, which a kernel sends before
 LOSS_PATIENCE_SECONDS = 1.0  # for a number that is missing: channels overtake each other
@@ -122,6 +125,8 @@ class KernelListen:
         self._is_at_rest = True  # the kernel: the last that it has said was that it is idle
         self._numbers = MessageNumbers()
         self._last_heard: Origin | None = None
+        self._checking: dict[str, list[bytes]] = {}
+        self._worker: Worker | None = None
 
     def next_timer(self) -> float | None:
         if self.state.phase != "ready":
@@ -167,6 +172,7 @@ class KernelListen:
     def forget(self) -> None:
         """The kernel is gone: nothing more comes from it."""
         self.forget_waiting()
+        self._checking.clear()
         self.widgets.forget()
         self._numbers = MessageNumbers()
         self._last_heard = None
@@ -182,6 +188,10 @@ class KernelListen:
         for probes in (self._idle_probes, self._reply_probes, self._start_probes):
             probes.clear()
 
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
     def reader(self, channel: str) -> Callable[[], bool]:
         if channel == "iopub":
             return self._read_iopub
@@ -195,9 +205,13 @@ class KernelListen:
         A kernel that prints as fast as it can wants the core that a turn takes, and most of a turn's cost is the same
         for one message as for many. The end of a cell is never delayed: its reply ends the rest.
         """
+        if "iopub" in self._checking:
+            return False
         count = self._read("iopub", IOPUB_TURN)
         if count is None:
             return True
+        if "iopub" in self._checking:
+            return False
         channels = self.state.channels
         if (
             count > 0
@@ -227,6 +241,8 @@ class KernelListen:
         """Take what a kernel that has ended said before: all of it counts, however much it is."""
         channels = self.state.channels
         for channel in () if channels is None else ("iopub", "shell", "control", "stdin"):
+            if (frames := self._checking.pop(channel, None)) is not None:
+                self._take(channel, frames)
             # libzmq's thread may still be reading what is in the kernel's socket.
             for _ in range(LAST_WORDS_TURNS):
                 if self._read(channel, IOPUB_TURN, patience_milliseconds=LAST_WORDS_MILLISECONDS) == 0:
@@ -243,32 +259,70 @@ class KernelListen:
         channels = self.state.channels
         if channels is None or channel not in channels.sockets:
             return 0
+        if channel in self._checking:
+            return 0
         if patience_milliseconds:
             channels.sockets[channel].poll(patience_milliseconds)
-        take = self._on_iopub if channel == "iopub" else self._on_reply
         count = 0
         size = 0
         for frames in channels.drain(channel, most):
             count += 1
-            size += sum(map(len, frames))
-            try:
-                message = split(frames)
-                if not verify(channels.launched.key, message):
-                    raise WireError("its signature is not the kernel's")
-                take(channel, message)
-            except WireError as error:
-                log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
-                self._runner.note(
-                    "gap",
-                    actor="keeper",
-                    data={"channel": channel, "reason": f"unreadable message: {error}"},
-                )
+            length = sum(map(len, frames))
+            size += length
+            if length > LONG_BYTES and not patience_milliseconds:
+                self._note_heard(channel)
+                self._check_long(channel, frames, channels.launched.key)
+                return count
+            self._take(channel, frames)
             if size > TURN_BYTES:
                 self._note_heard(channel)
                 return None
         if count:
             self._note_heard(channel)
         return None if count == most else count
+
+    def _check_long(self, channel: str, frames: list[bytes], key: bytes) -> None:
+        """Have a thread check the signature of a long message; nothing behind it on its channel is read meanwhile."""
+        self._checking[channel] = frames
+        good: list[Message | WireError] = []
+
+        def check() -> None:
+            try:
+                good.append(_verified(frames, key))
+            except WireError as error:
+                good.append(error)
+
+        def checked() -> None:
+            if (
+                self._checking.get(channel) is not frames
+            ):  # the kernel has gone, and what it said was heard out
+                return
+            del self._checking[channel]
+            self._take(channel, frames, good[0] if good else None)
+            channels = self.state.channels
+            if channels is not None and channel in channels.sockets:
+                self._runner.loop.touch(channels.sockets[channel])
+
+        if self._worker is None:
+            self._worker = Worker("kernel-signatures")
+        self._worker.do(check, lambda: self._runner.loop.post(checked))
+
+    def _take(self, channel: str, frames: list[bytes], checked: Message | WireError | None = None) -> None:
+        channels = self.state.channels
+        if channels is None:
+            return
+        take = self._on_iopub if channel == "iopub" else self._on_reply
+        try:
+            if isinstance(checked, WireError):
+                raise checked
+            take(channel, checked or _verified(frames, channels.launched.key))
+        except WireError as error:
+            log.warning("a message of the kernel on %s cannot be read: %s", channel, error)
+            self._runner.note(
+                "gap",
+                actor="keeper",
+                data={"channel": channel, "reason": f"unreadable message: {error}"},
+            )
 
     def _origin_of(self, parent: ParentHeader, message_type: str) -> Origin:
         """Who is behind a message: the author of the request that it names, the kernel, or nobody we know."""
@@ -431,7 +485,11 @@ class KernelListen:
             topic, parts, incarnation=self.state.incarnation, seq=0 if origin.reading else seq
         )
         if not origin.reading:
-            runner.note_message("output", origin, published.v1)
+            body = published.v1
+            if len(body) > LONG_BYTES:
+                for client in self.clients():
+                    client.foresee(published)
+            runner.note_message("output", origin, body, prepare=published.make_ready)
         recorder.show(self.show, published)
 
     def _show_still_busy(self) -> None:
@@ -569,6 +627,13 @@ class KernelListen:
                     log.warning("the kernel's %s: %s", name, "".join(_shown(c) for c in line))
 
         return read
+
+
+def _verified(frames: list[bytes], key: bytes) -> Message:
+    message = split(frames)
+    if not verify(key, message):
+        raise WireError("its signature is not the kernel's")
+    return message
 
 
 def _shown(character: str) -> str:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ..core import events as ev
 from ..core.operations import MAIN_LANE
 from ..core.policy import (
@@ -42,7 +40,7 @@ from ..wire.kernel import (
     verify,
 )
 from .clients import Client, Published
-from .history import REQUEST as HISTORY_REQUEST
+from .history import parse_history
 from .kernel_listen import COMM_TYPES
 from .stamps import Origin
 from .synthesis import detach_content, error_content, refusal_content
@@ -394,10 +392,7 @@ class KernelRequests:
         if "input" not in self.runner.session.attachments[attachment].rights:
             self._refuse(request, "read_only", "the history is for peers: what it holds was typed by others")
             return
-        try:
-            wanted = HISTORY_REQUEST.decode(request.message.content)
-        except msgspec.DecodeError as error:
-            raise WireError(str(error)) from error
+        wanted = parse_history(request.message.content)
         request.answer(self.kernel.listen.history.answer(wanted, self.runner.session.incarnation))
 
     def _leave(self, request: Request, attachment: str, how: str) -> None:

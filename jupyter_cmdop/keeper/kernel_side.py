@@ -445,6 +445,7 @@ class KernelSide:
             self.process.end(lambda pids: done.set(), force=True)
             done.wait(10)
         self._close_channels()
+        self.listen.close()
 
     def _say_goodbye(self, *, restart: bool) -> None:
         if self.state.channels is not None:

@@ -163,6 +163,11 @@ class Call:
         if not self.done:
             self.connection.send({"id": self.number, "item": item})
 
+    def long_item(self, raw: bytes) -> None:
+        """An item that is JSON already."""
+        if not self.done:
+            self.connection.send_long({"id": self.number}, "item", raw)
+
     def result(self, result: Item) -> None:
         self._finish({"id": self.number, "result": result})
 
@@ -187,9 +192,13 @@ def parse_receipt(receipt: str | list[Any] | None) -> tuple[int, str] | None:
     if receipt is None:
         return None
     parts = receipt.split(":") if isinstance(receipt, str) else receipt
-    if len(parts) != 2 or not str(parts[0]).isdecimal() or not isinstance(parts[1], str):
-        raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
-    return int(parts[0]), parts[1]
+    if len(parts) == 2:
+        seq, digest = parts
+        if isinstance(seq, str) and seq.isdecimal() and len(seq) <= 100:
+            seq = int(seq)
+        if isinstance(seq, int) and seq >= 0 and isinstance(digest, str):
+            return int(seq), digest
+    raise BadArguments("a receipt is SEQ:HASH, as `log` and `status` give it")
 
 
 def refusal_data(refusal: Refusal) -> Item:

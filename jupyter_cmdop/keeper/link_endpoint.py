@@ -20,7 +20,15 @@ from ..core.actor import ACTOR_KINDS, Actor, ActorKind, BadName, check_actor_id
 from ..core.grants import Attachment, Role
 from ..core.refusal import Refusal
 from ..wire.errors import WireError
-from ..wire.link import OLDEST_PROTOCOL, PROTOCOL, FrameDecoder, encode_frame, encode_spilling, unspill
+from ..wire.link import (
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    FrameDecoder,
+    encode_frame,
+    encode_spilling,
+    spilled_head,
+    unspill,
+)
 from .peer import Peer, peer_of
 
 if TYPE_CHECKING:
@@ -102,9 +110,20 @@ class LinkConnection:
             frame = encode_frame(
                 {"id": header.get("id"), "error": {"code": "too_large", "message": str(error)}}
             )
-        self._out.append(memoryview(frame))
-        self._out_bytes += len(frame)
-        if self._out_bytes > OUTBOX_BYTES + len(frame):
+        self._queue(frame)
+
+    def send_long(self, header: dict[str, Any], key: str, value: bytes) -> None:
+        """Queue a frame whose `key` is given as JSON, which is not copied."""
+        if not self.closed:
+            self._queue(spilled_head(header, key, len(value)), value)
+
+    def _queue(self, *parts: bytes) -> None:
+        size = sum(map(len, parts))
+        self._out.extend(map(memoryview, parts))
+        self._out_bytes += size
+        limit = OUTBOX_BYTES + size
+        # One long answer may be more than all that may wait, and does not count.
+        if self._out_bytes > limit and self._out_bytes - max(map(len, self._out)) > limit:
             log.warning("a link client does not read: closed with %d bytes unread", self._out_bytes)
             self.close("it did not read")
             return

@@ -225,7 +225,7 @@ class LinkVerbs:
     # ------------------------------------------------------------------ looking
 
     def _status_verb(self, call: Call, args: NoArgs) -> None:
-        self.runner.recorder.show(call.result, self._status())
+        self.runner.recorder.at_once(call.result, self._status())
 
     def _grants(self, call: Call, args: NoArgs) -> None:
         session = self.runner.session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..core.refusal import Refusal
 from ..journal.errors import JournalError
-from .journal_desk import DEFAULT_RESULT_BYTES, Item, Page, Wanted, page, result_of
+from .journal_desk import DEFAULT_RESULT_BYTES, Item, LongItem, Page, Wanted, page, result_of
 from .link_calls import Call
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Follow:
     cut: bool = False
     next_at: float = 0.0
 
-    def is_full(self, item: Item) -> bool:
+    def is_full(self, item: Item | LongItem) -> bool:
         """Whether this item is beyond what was asked for; the first one never is."""
         if self.limit is not None:
             return self.items >= self.limit
         if self.limit_bytes is None:
             return False
-        self.size += len(json.dumps(item))
+        self.size += len(item.raw) if isinstance(item, LongItem) else len(json.dumps(item))
         return self.items > 0 and self.size > self.limit_bytes
 
 
@@ -227,6 +227,10 @@ class LinkWaiting:
                 follow.finish(follow.after)
                 return
             follow.items += 1
+            if isinstance(item, LongItem):
+                follow.call.long_item(item.raw)
+                follow.after = item.seq
+                continue
             follow.call.item(item)
             follow.after = int(item.get("seq") or follow.after)
         follow.after = max(follow.after, result.after)

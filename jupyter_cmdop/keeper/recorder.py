@@ -2,18 +2,24 @@
 
 While the journal cannot be written nothing that acts is carried out: entries and sends wait, in order, and are tried
 again. What only shows (output of what already runs) goes out at once; its entries wait with the others.
+
+A body of many megabytes takes long to hash and to write. A thread does that (`Preparation`); the turn that has it waits
+for it as a whole, with everything behind it, and the loop goes on with what needs no record.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..journal.entry import Entry
 from ..journal.errors import JournalError
-from ..journal.store import Conflict, Head
+from ..journal.layout import INLINE_BYTES
+from ..journal.store import Conflict, Head, Prepared
+from .clients import LONG_BYTES
 from .clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
@@ -30,6 +36,8 @@ TRY_BYTES = (
     256 * 1024
 )  # of what waits, in one try: a try on a disk that is still full must cost next to nothing
 
+Send = tuple[bool, Callable[..., object], tuple[Any, ...]]
+
 
 class LostTheJournal(Exception):
     """Another writer has appended: this keeper must stop acting for the session."""
@@ -45,7 +53,14 @@ class Store(Protocol):
     @property
     def failure(self) -> str | None: ...
 
-    def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict: ...
+    def prepare(self, bodies: Sequence[bytes]) -> list[Prepared]: ...
+    def append(
+        self,
+        expected_seq: int,
+        generation: int,
+        entries: Sequence[Entry],
+        prepared: Mapping[int, Prepared] | None = None,
+    ) -> Head | Conflict: ...
     def find_request(self, actor: str, request_id: str) -> tuple[str | None, str] | None: ...
     def sync(self) -> None: ...
     def maintenance(self) -> bool: ...
@@ -66,17 +81,30 @@ class Recorder:
         store: the journal.
         clock: where the time is read.
         helper: makes the sync and the checkpoint of `store` when it is woken; a thread, if not given.
+        post: has something called in the loop's thread. Without it no thread prepares long bodies.
     """
 
-    def __init__(self, store: Store, clock: Clock = SYSTEM, helper: Helper | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock = SYSTEM,
+        helper: Helper | None = None,
+        *,
+        post: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
+        self._post = post
         self._unavailable: str | None = None
         self._entries: list[Entry] = []
-        self._sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._sends: list[Send] = []
+        self._urgent: list[Send] = []
         self._durable = False
+        self._long: list[tuple[int, Callable[[], None] | None]] = []
+        self._preparation: Preparation | None = None
+        self._worker: Worker | None = None
         self._held_entries: list[Entry] = []
-        self._held_sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self._held_sends: list[Send] = []
         self._held_bytes = 0
         self._lost = 0
         self._retry_at: float | None = None
@@ -98,7 +126,8 @@ class Recorder:
     @property
     def last_seq(self) -> int:
         """The last entry that is in the journal or will be."""
-        return self._base + len(self._held_entries) + len(self._entries)
+        preparing = 0 if self._preparation is None else len(self._preparation.entries)
+        return self._base + preparing + len(self._held_entries) + len(self._entries)
 
     @property
     def next_seq(self) -> int:
@@ -109,8 +138,11 @@ class Recorder:
     def _is_full(self) -> bool:
         return self.unavailable is not None and self._held_bytes > BACKLOG_BYTES
 
-    def note(self, entry: Entry, *, durable: bool = False) -> int:
+    def note(self, entry: Entry, *, durable: bool = False, prepare: Callable[[], None] | None = None) -> int:
         """Add an entry to the turn.
+
+        Args:
+            prepare: what else takes long with a body like this; a thread calls it before the turn is recorded.
 
         Returns:
             Its sequence number, which it will have whatever becomes of the journal; output for which there is no
@@ -119,6 +151,8 @@ class Recorder:
         if entry.form == "v1" and self._is_full:
             self._lost += 1
             return self.last_seq
+        if self._post is not None and len(entry.body) > LONG_BYTES and not entry.withheld:
+            self._long.append((len(self._entries), prepare))
         self._entries.append(entry)
         self._durable = self._durable or durable
         return self.last_seq
@@ -130,6 +164,13 @@ class Recorder:
     def show(self, act: Callable[..., object], *args: Any) -> None:
         """The same for what only shows: it is not kept back by a journal that cannot be written."""
         self._sends.append((True, act, args))
+
+    def at_once(self, act: Callable[..., object], *args: Any) -> None:
+        """The same for what waits for no record: an interrupt, or a word on how things are."""
+        if self._preparation is not None or self._long:
+            self._urgent.append((True, act, args))
+        else:
+            self._sends.append((True, act, args))
 
     def next_timer(self) -> float | None:
         due = [when for when in (self._retry_at, self._sync_at) if when is not None]
@@ -153,34 +194,91 @@ class Recorder:
             self._helper.wake(now >= self._maintain_at)
             if now >= self._maintain_at:
                 self._maintain_at = now + MAINTENANCE_SECONDS
+        if self._preparation is not None:
+            if not self._preparation.done:
+                return self._carry_out_urgent()
+            self._end_preparation(self._preparation, now)
+            return True
         if self.unavailable is not None:
-            return self._commit_while_unavailable(generation, now)
+            self._prepare_nothing()
+            return self._commit_while_unavailable(now)
         if not self._entries and not self._sends:
             return False
+        if self._long and self._post is not None:
+            self._begin_preparation(self._post)
+            return self._carry_out_urgent()
         if self._entries:
             try:
                 self._append(self._entries, generation)
                 self._entries = []  # they are in the journal now, whatever becomes of the sync
-                if self._durable:
-                    self.store.sync()
-                elif self._sync_at is None:
-                    self._sync_at = self.clock.monotonic() + SYNC_SECONDS
+                self._make_durable(self._durable)
             except JournalError as error:
                 self._fail(str(error), now)
-                return self._commit_while_unavailable(generation, now)
+                return self._commit_while_unavailable(now)
         sends, self._sends, self._durable = self._sends, [], False
         self._carry_out(sends)
         return True
 
-    def _append(self, entries: list[Entry], generation: int) -> None:
-        head = self.store.append(self._base, generation, entries)
+    def _begin_preparation(self, post: Callable[[Callable[[], None]], None]) -> None:
+        if self._worker is None:
+            self._worker = Worker("journal-bodies")
+        preparation = Preparation(self.store, self._entries, self._sends, self._durable, self._long)
+        self._preparation = preparation
+        self._entries, self._sends, self._durable, self._long = [], [], False, []
+        self._worker.do(preparation.run, lambda: post(lambda: None))
+
+    def _prepare_nothing(self) -> None:
+        """What is long is recorded with the turn, and what did not want to wait for it need not."""
+        self._long.clear()
+        self._sends[:0], self._urgent = self._urgent, []
+
+    def _end_preparation(self, preparation: Preparation, now: float) -> None:
+        """Record what has been prepared, and carry out what it justifies."""
+        self._preparation = None
+        self._carry_out_urgent()
+        entries = preparation.entries
+        try:
+            if preparation.problem is not None:
+                raise preparation.problem
+            self._append(entries, entries[-1].generation, preparation.prepared)
+            entries = []  # they are in the journal now, whatever becomes of the sync
+            self._make_durable(preparation.durable)
+        except JournalError as error:
+            # The turn in hand is held back, and this one with it: before it.
+            self._fail(str(error), now)
+            self._entries = entries + self._entries
+            self._sends = preparation.sends + self._sends
+            return
+        self._carry_out(preparation.sends)
+
+    def _carry_out_urgent(self) -> bool:
+        urgent, self._urgent = self._urgent, []
+        self._carry_out(urgent)
+        return bool(urgent)
+
+    def _make_durable(self, at_once: bool) -> None:
+        if at_once:
+            self.store.sync()
+        elif self._sync_at is None:
+            self._sync_at = self.clock.monotonic() + SYNC_SECONDS
+
+    def _append(
+        self, entries: list[Entry], generation: int, prepared: Mapping[int, Prepared] | None = None
+    ) -> None:
+        """Put entries into the journal.
+
+        Args:
+            generation: that in force. Where others wait behind these it is that of the last of them: the journal takes
+                no entry of a generation below the one that it has been told.
+        """
+        head = self.store.append(self._base, generation, entries, prepared)
         if isinstance(head, Conflict):
             raise LostTheJournal(
                 f"the journal has moved on to entry {head.head.seq}, behind this keeper's back"
             )
         self._base = head.seq
 
-    def _carry_out(self, sends: list[tuple[bool, Callable[..., object], tuple[Any, ...]]]) -> None:
+    def _carry_out(self, sends: list[Send]) -> None:
         for _, act, args in sends:
             act(*args)
 
@@ -189,7 +287,7 @@ class Recorder:
         self._unavailable = reason
         self._retry_at = now + RETRY_SECONDS
 
-    def _commit_while_unavailable(self, generation: int, now: float) -> bool:
+    def _commit_while_unavailable(self, now: float) -> bool:
         """Hold back the turn, show its output, and try again when it is time."""
         self._held_entries.extend(self._entries)
         self._held_bytes += sum(len(entry.body) for entry in self._entries)
@@ -204,7 +302,7 @@ class Recorder:
         try:
             while self._held_entries or self._lost:
                 some = self._some_held()
-                self._append(some, generation)
+                self._append(some, some[-1].generation)
                 self._held_bytes -= sum(len(entry.body) for entry in some)
                 del self._held_entries[: len(some)]
             self.store.sync()
@@ -242,9 +340,83 @@ class Recorder:
                 return self._held_entries[:count]
         return list(self._held_entries)
 
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a turn waits for its long bodies."""
+        return self._preparation is not None
+
     def close(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
         self._helper.stop()
         self.store.close()
+
+
+class Preparation:
+    """A turn with long bodies, while a thread hashes and writes them."""
+
+    def __init__(
+        self,
+        store: Store,
+        entries: list[Entry],
+        sends: list[Send],
+        durable: bool,
+        long: Sequence[tuple[int, Callable[[], None] | None]],
+    ) -> None:
+        self._store = store
+        self.entries = entries
+        self.sends = sends
+        self.durable = durable
+        self._long = long
+        self.prepared: dict[int, Prepared] = {}
+        self.problem: JournalError | None = None
+        self.finished = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        return self.finished.is_set()
+
+    def run(self) -> None:
+        try:
+            for _, prepare in self._long:
+                if prepare is not None:
+                    prepare()
+            # Long bodies are in one order in the file: those that are not so long are written in between.
+            indices = [i for i, e in enumerate(self.entries) if len(e.body) > INLINE_BYTES and not e.withheld]
+            bodies = [self.entries[index].body for index in indices]
+            self.prepared = dict(zip(indices, self._store.prepare(bodies), strict=True))
+        except JournalError as error:
+            self.problem = error
+        finally:
+            self.finished.set()
+
+
+class Worker:
+    """A thread that does one thing after the other, for a loop that must not wait."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """`done` is called in the same thread, whatever becomes of the job."""
+        self._jobs.put((job, done))
+
+    def _run(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            job, done = work
+            try:
+                job()
+            except Exception:  # the next job is not to blame, and whoever waits is told in any case
+                log.exception("a job of the thread %s failed", threading.current_thread().name)
+            done()
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+        self._thread.join(timeout=10)
 
 
 class _Thread:

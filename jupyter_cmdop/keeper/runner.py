@@ -318,8 +318,16 @@ class Runner:
             durable=durable,
         )
 
-    def note_message(self, entry_type: str, origin: Origin, body: bytes, *, basis: Any = "observed") -> int:
-        """Add an entry whose body is a kernel message (a websocket v1 frame)."""
+    def note_message(
+        self,
+        entry_type: str,
+        origin: Origin,
+        body: bytes,
+        *,
+        basis: Any = "observed",
+        prepare: Callable[[], None] | None = None,
+    ) -> int:
+        """Add an entry whose body is a kernel message (a websocket v1 frame); `prepare` as in `Recorder.note`."""
         self.active.note()
         return self.recorder.note(
             Entry(
@@ -333,7 +341,8 @@ class Runner:
                 form="v1",
                 time_ns=self.clock.wall_ns(),
                 mono_ns=self.clock.monotonic_ns(),
-            )
+            ),
+            prepare=prepare,
         )
 
     def _record(self, record: fx.Record, hand: Hand) -> None:
@@ -369,7 +378,7 @@ class Runner:
         backend, endpoints, refusal = self.backend, self.endpoints, None
         send = self.recorder.send
         # What ends something waits for no disk: the cell that fills it must be stoppable, the session, a grant.
-        at_once = self.recorder.show
+        at_once = self.recorder.at_once
         for effect in effects:
             match effect:
                 case fx.Record():

@@ -143,6 +143,12 @@ class Seat:
         self._write(connection, _frame(connection, channel, parts), seq)
         return True
 
+    def foresee(self, published: Published) -> None:
+        connection = self.connection
+        if connection is not None and self.live and connection.unsent <= OUTBOX_BYTES:
+            is_v1 = connection.is_v1
+            published.want(lambda: published.frame if is_v1 else published.legacy_frame)
+
     def publish(self, published: Published) -> None:
         """Show what everybody sees."""
         connection = self.connection
@@ -403,7 +409,8 @@ class Seat:
         now = time.monotonic()
         if self._first_date is None:
             self._first_date, self._first_at = date, now
-        kept = quickest is not None and date + quickest < self._connected_at
+        # (Not `date + quickest`: a client may say the year 1, and after it the year 9999.)
+        kept = quickest is not None and quickest < self._connected_at - date
         # A clock that was set back must not make all that follows look old.
         return date < self._first_date or (kept and now - self._first_at < FLUSH_SECONDS)
 

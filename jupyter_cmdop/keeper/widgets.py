@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+from ..wire.errors import WireError
+from ..wire.kernel import decode_as
+
 WIDGET_TARGET = "jupyter.widget"
 KEPT_WIDGETS = 4096
 KEPT_STATE_BYTES = 64 * 1024  # of one widget; what is larger (images, tables) is not taken back
@@ -77,6 +80,6 @@ class WidgetStates:
 
 def _decode(content: bytes) -> _Comm | None:
     try:
-        return _COMM.decode(content)
-    except msgspec.DecodeError:
+        return decode_as(_COMM, content, what="comm")
+    except WireError:
         return None

@@ -72,7 +72,7 @@ def _read_grant(path: Path) -> _GrantFile | None:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(GRANT_FILE_BYTES), type=_ConnectionFile).cmdop
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 
 

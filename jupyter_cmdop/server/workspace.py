@@ -75,7 +75,7 @@ class Workspace:
     def opened(self, session_id: str) -> Opened | None:
         try:
             return msgspec.json.decode((self._opened / session_id).read_bytes(), type=Opened)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
     def remember(self, session_id: str, how: How, name: str) -> None:
@@ -101,7 +101,7 @@ class Workspace:
         for path in self._websockets.iterdir():
             try:
                 found.append(msgspec.json.decode(path.read_bytes(), type=Credential))
-            except (OSError, msgspec.MsgspecError):
+            except (OSError, msgspec.MsgspecError, RecursionError):
                 continue
         return found
 

@@ -36,8 +36,12 @@ DELIMITER = b"<IDS|MSG>"
 
 # How deep JSON may nest: far more than any message needs, far less than the recursion limit of any parser behind us.
 MAX_DEPTH = 100
-# Reading what only stock Jupyter accepts is slow (100 ns a byte at worst): it is for odd messages, not for floods.
-REPAIR_BYTES = 4 * 2**20
+# Reading what only stock Jupyter accepts is slow (100 ns a byte at worst): it is for odd messages, not for floods. What
+# a client sends must not hold up the keeper; what a kernel shows must not get lost.
+REPAIR_BYTES = 2**19
+REPAIR_OUTPUT_BYTES = 4 * 2**20
+# What is looked at together; a piece between two quotes costs some forty bytes.
+_DEPTH_BYTES = 64 * 1024
 # Above this, feeding the parts one by one to the digest costs less than copying them together.
 _JOIN_BYTES = 64 * 1024
 
@@ -90,10 +94,15 @@ def _check_depth(raw: bytes, *, what: str, depth: int = MAX_DEPTH) -> None:
     if raw.count(b"[") + raw.count(b"{") <= depth:
         return
     # Without escaped backslashes and then without escaped quotes, every second piece between quotes is a string.
-    pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-    brackets = b"".join(pieces[::2]).translate(_STEPS, _NO_BRACKETS)
-    if max(accumulate(array("b", brackets)), default=0) > depth:
-        raise WireError(f"{what} nests deeper than {depth}")
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    level = first = 0
+    for at in range(0, len(plain), _DEPTH_BYTES):
+        pieces = plain[at : at + _DEPTH_BYTES].split(b'"')
+        steps = array("b", b"".join(pieces[first::2]).translate(_STEPS, _NO_BRACKETS))
+        if max(accumulate(steps, initial=level)) > depth:
+            raise WireError(f"{what} nests deeper than {depth}")
+        level += sum(steps)
+        first ^= (len(pieces) - 1) & 1
 
 
 def _to_finite(number: str) -> float | None:
@@ -101,12 +110,12 @@ def _to_finite(number: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _to_strict(raw: bytes, *, what: str) -> bytes:
+def _to_strict(raw: bytes, *, what: str, repair_bytes: int) -> bytes:
     """Convert JSON that only stock Jupyter accepts; see the module's docstring.
 
     `jupyter_client.session.json_unpacker` decodes with `errors="replace"` and then reads with `json.loads`.
     """
-    if len(raw) > REPAIR_BYTES:
+    if len(raw) > repair_bytes:
         raise WireError(f"{what} is not strict JSON, and too long to be repaired")
     try:
         text = raw.decode("utf-8", "replace")
@@ -125,7 +134,12 @@ def _decode_strict(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 
 
 def _decode_with_text(
-    decoder: msgspec.json.Decoder[T], raw: bytes, *, what: str, depth: int = MAX_DEPTH
+    decoder: msgspec.json.Decoder[T],
+    raw: bytes,
+    *,
+    what: str,
+    depth: int = MAX_DEPTH,
+    repair_bytes: int = REPAIR_BYTES,
 ) -> tuple[T, bytes]:
     """Decode, and return with the value the strict JSON that it was read from: mostly `raw` itself."""
     _check_depth(raw, what=what, depth=depth)
@@ -134,13 +148,20 @@ def _decode_with_text(
             return _decode_strict(decoder, raw), raw
         except (msgspec.DecodeError, UnicodeDecodeError):
             # Also for a wrong type: a number out of range is reported as one.
-            strict = _to_strict(raw, what=what)
+            strict = _to_strict(raw, what=what, repair_bytes=repair_bytes)
             return _decode_strict(decoder, strict), strict
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"{what}: {error}") from None
 
 
-def decode_as(decoder: msgspec.json.Decoder[T], raw: bytes, *, what: str, depth: int = MAX_DEPTH) -> T:
+def decode_as(
+    decoder: msgspec.json.Decoder[T],
+    raw: bytes,
+    *,
+    what: str,
+    depth: int = MAX_DEPTH,
+    repair_bytes: int = REPAIR_BYTES,
+) -> T:
     """Decode JSON into the type that the decoder was made for.
 
     Args:
@@ -148,6 +169,7 @@ def decode_as(decoder: msgspec.json.Decoder[T], raw: bytes, *, what: str, depth:
         raw: the JSON.
         what: what the JSON is, for the message of the error.
         depth: how deep it may nest.
+        repair_bytes: how long it may be when it is not strict JSON.
 
     Raises:
         WireError: not JSON, of another type, or too deep.
@@ -157,16 +179,25 @@ def decode_as(decoder: msgspec.json.Decoder[T], raw: bytes, *, what: str, depth:
             return decoder.decode(raw)
         except (msgspec.MsgspecError, RecursionError):
             pass  # the slow way says what is wrong, or accepts it
-    return _decode_with_text(decoder, raw, what=what, depth=depth)[0]
+    return _decode_with_text(decoder, raw, what=what, depth=depth, repair_bytes=repair_bytes)[0]
 
 
-def decode_json(raw: bytes) -> Any:
-    """Decode any JSON.
+def decode_json(raw: bytes, *, repair_bytes: int = REPAIR_BYTES) -> Any:
+    """Decode any JSON; `repair_bytes` as for `decode_as`.
 
     Raises:
         WireError: not JSON, or deeper than `MAX_DEPTH`.
     """
-    return decode_as(_ANY, raw, what="JSON")
+    return decode_as(_ANY, raw, what="JSON", repair_bytes=repair_bytes)
+
+
+def decode_entries(raw: bytes, *, repair_bytes: int = REPAIR_BYTES) -> dict[str, msgspec.Raw]:
+    """Decode an object; its values are checked and not built, so that a long one can be passed on as it is.
+
+    Raises:
+        WireError: not a JSON object, or deeper than `MAX_DEPTH`.
+    """
+    return decode_as(_ENTRIES, raw, what="JSON", repair_bytes=repair_bytes)
 
 
 def encode_json(value: Any) -> bytes:
@@ -191,7 +222,7 @@ def strict_object(raw: bytes, *, what: str) -> bytes:
     Raises:
         WireError: not a JSON object, or too deep.
     """
-    return _decode_with_text(_ENTRIES, raw, what=what)[1]
+    return _decode_with_text(_ENTRIES, raw, what=what, repair_bytes=REPAIR_OUTPUT_BYTES)[1]
 
 
 # Frames

@@ -52,7 +52,19 @@ def encode_spilling(header: Mapping[str, Any], key: str) -> bytes:
     if key not in header:
         raise WireError(f"link header of {len(raw)} bytes; at most {MAX_HEADER} are allowed")
     rest = {name: value for name, value in header.items() if name != key}
-    return encode_frame({**rest, _SPILLED: key}, encode_json(header[key]))
+    value = encode_json(header[key])
+    return spilled_head(rest, key, len(value)) + value
+
+
+def spilled_head(header: Mapping[str, Any], key: str, length: int) -> bytes:
+    """Encode what stands before the value of `key`, which the caller has as JSON of this length.
+
+    Raises:
+        WireError: not JSON, or over a limit.
+    """
+    raw = encode_json({**header, _SPILLED: key})
+    _check_lengths(len(raw), length, max_header=MAX_HEADER, max_payload=MAX_PAYLOAD)
+    return _LENGTHS.pack(len(raw), length) + raw
 
 
 def unspill(header: dict[str, Any], payload: bytes) -> dict[str, Any]:

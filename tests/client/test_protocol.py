@@ -211,6 +211,17 @@ def test_reader_that_is_too_slow_is_cut_off_alone() -> None:
     assert protocol.inbox(other).outcome() == {}
 
 
+def test_one_item_longer_than_all_that_may_wait_is_read_like_any_other() -> None:
+    """An output of 64 MiB with a short one behind it ended its reader, however quickly that one read."""
+    protocol = welcomed(backlog_bytes=10_000)
+    number, _ = protocol.request("read", {"follow": True})
+    items = [{"text": "x" * 20_000}, {"text": "end"}]
+    protocol.feed(b"".join(encode_frame({"id": number, "item": item}) for item in items))
+    inbox = protocol.inbox(number)
+    assert [taken.data for taken in (inbox.take(), inbox.take()) if taken is not None] == items
+    assert inbox.error is None
+
+
 def test_reader_that_takes_is_never_cut_off() -> None:
     protocol = welcomed(backlog_bytes=10_000)
     number, _ = protocol.request("read", {"follow": True})

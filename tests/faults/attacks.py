@@ -26,7 +26,7 @@ import zmq
 from jupyter_cmdop.cli.main import main
 from jupyter_cmdop.client import shapes
 from jupyter_cmdop.client.session import Session
-from jupyter_cmdop.wire.link import FrameDecoder, encode_frame
+from jupyter_cmdop.wire.link import FrameDecoder, encode_frame, unspill
 from tests.support import LIMIT_SECONDS, CliResult, Home, Sessions, TooLate, wait_for_status
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class RawLink:
                 return None
             if not data:
                 return None
-            self._frames.extend(header for header, _ in self._decoder.feed(data))
+            self._frames.extend(unspill(header, payload) for header, payload in self._decoder.feed(data))
         return self._frames.pop(0)
 
     def ask(self, verb: Any, args: Any = None, **fields: Any) -> dict[str, Any]:

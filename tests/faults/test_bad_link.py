@@ -16,6 +16,7 @@ import pytest
 from jupyter_cmdop.client.errors import Refused
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.grants import MAX_GRANTS
+from jupyter_cmdop.keeper.link_endpoint import OUTBOX_BYTES
 from jupyter_cmdop.wire.link import MAX_HEADER, encode_frame
 from tests.faults.attacks import (
     RawLink,
@@ -300,6 +301,31 @@ def test_answers_that_nobody_reads_cost_a_bounded_amount(home: Home, session: Se
     finally:
         for link in links:
             link.close()
+
+
+def test_a_long_answer_does_not_count_as_not_reading(home: Home, session: Sessions) -> None:
+    """A reader that was about to take 70 MB was cut off, because its next question was answered meanwhile."""
+    made = session()
+    size = OUTBOX_BYTES + 2**20
+    made.run(f"print('y' * {size}, flush=True); print('end')", max_bytes=1)
+    link = RawLink(link_path(home, made))
+    try:
+        link.send({"id": 1, "verb": "read", "args": {}})
+        wait_until(lambda: len(link.socket.recv(2**15, socket.MSG_PEEK)) == 2**15, "it is being written")
+        for number in range(2, 40):
+            link.send({"id": number, "verb": "status", "args": {}})
+        texts, statuses, over = 0, 0, False
+        while not over or statuses < 38:
+            frame = link.receive()
+            assert frame is not None, "the keeper has closed the link"
+            item = frame.get("item")
+            if item is not None and item["output"]["name"] == "stdout":  # a kernel may warn of something
+                texts += len(item["output"]["text"])
+            over = over or (frame["id"] == 1 and item is None)
+            statuses += frame["id"] > 1
+        assert texts == size + len("\nend\n")
+    finally:
+        link.close()
 
 
 def test_connections_that_end_in_the_middle_of_everything(path: str) -> None:

@@ -352,3 +352,29 @@ def test_a_queue_full_of_one_actors_input_leaves_room_for_others(session: Sessio
     made.interrupt()
     with Session.open(made.id) as link:
         link.close(force=True)
+
+
+DEEP = b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"
+
+
+@pytest.mark.parametrize("msg_type", ["history_request", "comm_msg", "complete_request", "execute_request"])
+def test_content_that_nests_too_deep_ends_nothing(raw: RawEndpoint, msg_type: str) -> None:
+    """A parser of the keeper's gave up with another error than "this is no message", and the session ended."""
+    raw.send("shell", raw.header(msg_type=msg_type), content=DEEP)
+    _still_served(raw, "shell")
+
+
+def test_what_a_kernel_shows_may_nest_as_deep_as_it_likes(raw: RawEndpoint, lone_session: Session) -> None:
+    """Any cell could end its session with one message of a widget."""
+    code = f"""
+from comm import create_comm
+comm = create_comm(target_name='jupyter.widget', data={{'state': {{}}}})
+kernel = get_ipython().kernel
+frames = kernel.session.serialize(
+    kernel.session.msg('comm_msg', content={{}}, parent=kernel.get_parent()), ident=b'comm')
+frames[-1] = b'{{"comm_id":"' + comm.comm_id.encode() + b'","data":' + {DEEP!r} + b'}}'
+frames[-5] = kernel.session.sign(frames[-4:])
+kernel.iopub_socket.send_multipart(frames)
+"""
+    assert lone_session.run(code).status == "ok"
+    _still_served(raw, "shell")

@@ -8,7 +8,7 @@ was synced or a later one. The death of the process loses nothing that was appen
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ from jupyter_cmdop.journal.entry import (
     seal,
 )
 from jupyter_cmdop.journal.errors import DuplicateRequest, JournalUnavailable
-from jupyter_cmdop.journal.store import Conflict, Head, JournalStore
+from jupyter_cmdop.journal.store import Conflict, Head, JournalStore, Prepared
 
 LOG_ID = "simulated"
 Fault = Literal["full", "error"]
@@ -76,7 +76,17 @@ class Disk:
     def failure(self) -> str | None:
         return None if self._failure is None else self._failure.reason
 
-    def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
+    def prepare(self, bodies: Sequence[bytes]) -> list[Prepared]:
+        raise AssertionError("a recorder that is given no `post` has no thread to prepare anything")
+
+    def append(
+        self,
+        expected_seq: int,
+        generation: int,
+        entries: Sequence[Entry],
+        prepared: Mapping[int, Prepared] | None = None,
+    ) -> Head | Conflict:
+        assert not prepared
         self._check_usable()
         head = self._head
         if expected_seq != head.seq or generation < head.generation:
@@ -181,8 +191,14 @@ class Mirrored(Disk):
         super().__init__(tick)
         self.real = JournalStore.open(directory, LOG_ID)
 
-    def append(self, expected_seq: int, generation: int, entries: Sequence[Entry]) -> Head | Conflict:
-        said = super().append(expected_seq, generation, entries)
+    def append(
+        self,
+        expected_seq: int,
+        generation: int,
+        entries: Sequence[Entry],
+        prepared: Mapping[int, Prepared] | None = None,
+    ) -> Head | Conflict:
+        said = super().append(expected_seq, generation, entries, prepared)
         head = self.real.append(expected_seq, generation, entries)
         assert type(said) is type(head)
         # The salts differ, and so the hashes.

@@ -150,7 +150,7 @@ def sends_first(patch: pytest.MonkeyPatch) -> None:
 def never_syncs(patch: pytest.MonkeyPatch) -> None:
     """A cell is recorded, but not on the disk, when it runs."""
     note = Recorder.note
-    patch.setattr(Recorder, "note", lambda self, entry, *, durable=False: note(self, entry))
+    patch.setattr(Recorder, "note", lambda self, entry, **_: note(self, entry))
 
 
 def has_no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def counts_no_loss(patch: pytest.MonkeyPatch) -> None:
     """Output for which there is no room vanishes."""
     note = Recorder.note
 
-    def silent(self: Recorder, entry: Entry, *, durable: bool = False) -> int:
-        seq, self._lost = note(self, entry, durable=durable), 0
+    def silent(self: Recorder, entry: Entry, **more: Any) -> int:
+        seq, self._lost = note(self, entry, **more), 0
         return seq
 
     patch.setattr(Recorder, "note", silent)
@@ -301,8 +301,8 @@ def holds_what_is_recorded(patch: pytest.MonkeyPatch) -> None:
     append, fail = Recorder._append, Recorder._fail
     last: list[Entry] = []
 
-    def appended(self: Recorder, entries: list[Entry], generation: int) -> None:
-        append(self, entries, generation)
+    def appended(self: Recorder, entries: list[Entry], generation: int, *more: Any) -> None:
+        append(self, entries, generation, *more)
         last[:] = entries
 
     def failed(self: Recorder, reason: str, now: float) -> None:

@@ -75,9 +75,9 @@ class Watched(Recorder):
         self.noted: list[Entry] = []
         super().__init__(*args)
 
-    def note(self, entry: Entry, *, durable: bool = False) -> int:
+    def note(self, entry: Entry, *, durable: bool = False, prepare: Callable[[], None] | None = None) -> int:
         self.noted.append(entry)
-        return super().note(entry, durable=durable)
+        return super().note(entry, durable=durable, prepare=prepare)
 
 
 class Side(KernelSide):
