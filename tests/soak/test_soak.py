@@ -20,6 +20,7 @@ from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.state import REMEMBERED_OPERATIONS
 from jupyter_cmdop.keeper.history import KEPT_LINES
 from jupyter_cmdop.keeper.runner import KEPT_ORIGINS
+from jupyter_cmdop.keeper.websocket_seat import SILENCE_SECONDS
 from tests.faults.attacks import keeper_of, wait_until
 from tests.soak.actors import Actor, CliActor, LinkActor, PageActor, ZmqActor, reach
 from tests.soak.rules import Rules, slope
@@ -29,6 +30,7 @@ SEED = os.environ.get("CMDOP_SOAK_SEED") or secrets.token_hex(4)
 SECONDS = float(os.environ.get("CMDOP_SOAK_SECONDS") or 1800)
 SHORT_SECONDS = 20.0
 FILL_BATCH = 64
+OPENED_ONCE = 20
 MIB = 1024 * 1024
 WARM_UP = 1 / 3
 """Of the whole time: until then caches, bounded memories of operations and the allocator fill up."""
@@ -136,12 +138,20 @@ def memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_short_one(home: Home, session: Sessions) -> None:
     made = session()
     rules, meter, actors = soak(home, made, SHORT_SECONDS)
     check(rules, actors)
-    wait_until(lambda: meter.keeper.num_fds() <= meter.descriptors[0] + 8, "its descriptors are few again")
+    # A page that was cut off says nothing: its connection is given up when it has been silent for long enough. What is
+    # opened once is not counted: the journal's reader, and a context of libzmq's that jupyter_client makes when a kernel
+    # ends at certain moments. That nothing is kept for each coming and going is tested by itself.
+    few = meter.descriptors[0] + OPENED_ONCE
+    wait_until(
+        lambda: meter.keeper.num_fds() <= few,
+        "its descriptors are few again",
+        limit_seconds=SILENCE_SECONDS + 30,
+    )
 
 
 @pytest.mark.soak
