@@ -143,9 +143,9 @@ def test_a_short_one(home: Home, session: Sessions) -> None:
     made = session()
     rules, meter, actors = soak(home, made, SHORT_SECONDS)
     check(rules, actors)
-    # A page that was cut off says nothing: its connection is given up when it has been silent for long enough. What is
-    # opened once is not counted: the journal's reader, and a context of libzmq's that jupyter_client makes when a kernel
-    # ends at certain moments. That nothing is kept for each coming and going is tested by itself.
+    # A page that was cut off says nothing: its connection is given up when it has been silent for long enough.
+    # What is opened once is not counted: the journal's reader, and a libzmq context that jupyter_client makes when a
+    # kernel ends at certain moments. That nothing is kept for each coming and going is tested by itself.
     few = meter.descriptors[0] + OPENED_ONCE
     wait_until(
         lambda: meter.keeper.num_fds() <= few,
