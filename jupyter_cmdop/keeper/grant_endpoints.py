@@ -145,12 +145,7 @@ class GrantEndpoints:
             f"jupyter cmdop read {self.runner.name} --after {_before(cursor)}]\n"
         )
         origin = Origin(self.runner.keeper.actor, "")
-        stamp = self.runner.stamper.stamp(
-            origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
+        stamp = self.runner.stamp_now(origin)
         content = {"name": "stderr", "text": text}
         parts = self.kernel.state.voice.say("stream", b"{}", content, b'{"cmdop":' + stamp + b"}")
         return Published(b"stream.stderr", parts)

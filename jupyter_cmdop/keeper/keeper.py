@@ -201,12 +201,7 @@ class Keeper:
             if not self.kernel.is_ready:
                 return
             origin = Origin(self.runner.keeper.actor, "")
-            stamp = self.runner.stamper.stamp(
-                origin,
-                "by",
-                generation=self.runner.session.floor.generation,
-                seq=self.runner.recorder.committed_seq,
-            )
+            stamp = self.runner.stamp_now(origin)
             parts = self.kernel.state.voice.status("idle", b"{}", b'{"cmdop":' + stamp + b"}")
             busy = Published(b"status", parts)
         for client in self.websockets.clients():
@@ -301,12 +296,7 @@ class Keeper:
         says so. A restart that somebody asked for begins like a start.
         """
         origin = Origin(self.runner.keeper.actor, "")
-        stamp = self.runner.stamper.stamp(
-            origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
+        stamp = self.runner.stamp_now(origin)
         state = "starting" if asked else "restarting"
         parts = self.kernel.state.voice.status(state, b"{}", b'{"cmdop":' + stamp + b"}")
         self.runner.recorder.send(self.kernel.listen.show, Published(b"status", parts))

@@ -226,32 +226,29 @@ class KernelEndpoint:
 
     def _read_subscriptions(self) -> bool:
         socket = self.sockets["iopub"]
-        taken = 0
-        for frames in drain(socket, TURN_MESSAGES):
-            taken += 1
+        taken = list(drain(socket, TURN_MESSAGES))
+        for frames in taken:
             if frames[0][:1] == b"\x01":
                 self.subscribers += 1
             elif frames[0][:1] == b"\x00":
                 self.subscribers = max(0, self.subscribers - 1)
         self.flush()
         self._presence()
-        return taken == TURN_MESSAGES
+        return len(taken) == TURN_MESSAGES
 
     def _echo(self) -> bool:
         socket = self.sockets["hb"]
-        taken = 0
-        for frames in drain(socket, TURN_MESSAGES):
-            taken += 1
+        taken = list(drain(socket, TURN_MESSAGES))
+        for frames in taken:
             if self._alive():  # a heartbeat stands for the kernel's, not for ours
                 with contextlib.suppress(zmq.Again):
                     send(socket, frames)
                 self._loop.touch(socket)
-        return taken == TURN_MESSAGES
+        return len(taken) == TURN_MESSAGES
 
     def _read_monitor(self) -> bool:
-        taken = 0
-        for frames in drain(self._monitor, TURN_MESSAGES):
-            taken += 1
+        taken = list(drain(self._monitor, TURN_MESSAGES))
+        for frames in taken:
             event = parse_monitor_message(frames)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.heartbeats += 1
@@ -259,7 +256,7 @@ class KernelEndpoint:
             elif event == zmq.EVENT_DISCONNECTED:
                 self.heartbeats = max(0, self.heartbeats - 1)
         self._presence()
-        return taken == TURN_MESSAGES
+        return len(taken) == TURN_MESSAGES
 
     @property
     def is_present(self) -> bool:

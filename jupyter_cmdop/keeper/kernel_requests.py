@@ -115,12 +115,7 @@ class Request:
         desk, runner = self.desk, self.desk.runner
 
         def say() -> None:
-            stamp = runner.stamper.stamp(
-                self.origin,
-                "by",
-                generation=runner.session.floor.generation,
-                seq=runner.recorder.committed_seq,
-            )
+            stamp = runner.stamp_now(self.origin)
             desk.kernel.talk.answer_in_place(
                 self.endpoint, self.origin, self.reply_type, content, stamp, show_error=show_error
             )
@@ -364,12 +359,7 @@ class KernelRequests:
 
     def take_back(self, request: Request) -> None:
         """Answer a widget's change that was not let in: busy, the state as it is, idle."""
-        stamp = self.runner.stamper.stamp(
-            request.origin,
-            "by",
-            generation=self.runner.session.floor.generation,
-            seq=self.runner.recorder.committed_seq,
-        )
+        stamp = self.runner.stamp_now(request.origin)
         metadata, parent, voice = b'{"cmdop":' + stamp + b"}", request.origin.header, self.kernel.state.voice
         state = self.kernel.listen.widgets.take_back(request.message.content)
         endpoint = request.endpoint

@@ -166,12 +166,7 @@ class KernelTalk:
         request, endpoint = operation.prompts.get(prompt), operation.origin.endpoint
         if request is None or endpoint is None or not to_author or operation.shown_prompt == prompt:
             return
-        stamp = self._runner.stamper.stamp(
-            operation.origin,
-            "by",
-            generation=self._runner.session.floor.generation,
-            seq=self._runner.recorder.committed_seq,
-        )
+        stamp = self._runner.stamp_now(operation.origin)
         parts = [request.header, request.parent, stamp_metadata(request.metadata, stamp), request.content]
         if endpoint.reply("stdin", operation.origin.identities, parts):
             operation.shown_prompt = prompt
@@ -283,7 +278,5 @@ def still_busy(runner: Runner, state: KernelState) -> Published | None:
     live = runner.operations.get(runner.session.lanes[MAIN_LANE].running or "")
     if live is None or live.outcome is not None:
         return None
-    stamp = runner.stamper.stamp(
-        live.origin, "by", generation=runner.session.floor.generation, seq=runner.recorder.committed_seq
-    )
+    stamp = runner.stamp_now(live.origin)
     return Published(b"status", state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}"))

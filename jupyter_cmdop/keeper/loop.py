@@ -82,10 +82,6 @@ class Loop:
         if socket in self._handlers:
             self._touched[socket] = None
 
-    def touch_all(self) -> None:
-        """After what may have touched any."""
-        self._touched.update(dict.fromkeys(self._handlers))
-
     def rest(self, socket: zmq.Socket[bytes], seconds: float) -> None:
         """Let one socket wait, so that more has come when it is read next; everything else is heard at once."""
         if self._resting is not None or socket not in self._handlers:

@@ -477,6 +477,12 @@ class Runner:
             if origin.endpoint is client:
                 origin.endpoint = None
 
+    def stamp_now(self, origin: Origin) -> bytes:
+        """The stamp of what is said by the keeper, or shown again: what is recorded by now comes before it."""
+        return self.stamper.stamp(
+            origin, "by", generation=self.session.floor.generation, seq=self.recorder.committed_seq
+        )
+
     def remember_origin(self, msg_id: str, origin: Origin) -> None:
         """From now on messages whose parent is `msg_id` are known to come from `origin`."""
         self.origins[msg_id] = origin

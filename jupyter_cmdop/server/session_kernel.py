@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -241,7 +241,10 @@ class SessionKernel:
                 async with await AsyncConnection.connect(self.link, client=CLIENT) as connection:
                     self._connection = connection
                     self._cwd = connection.welcome.session.get("cwd")
-                    async with self._journal_followed(connection), self._keeper_watched(connection):
+                    async with (
+                        self._beside(self._follow_journal(connection), "journal"),
+                        self._beside(self._watch_keeper(connection), "keeper"),
+                    ):
                         await self._listen(connection)
             except (ClientError, OSError) as error:
                 log.debug("the link of %s (%s) ended: %s", self.name, self.kernel_id, error)
@@ -268,19 +271,20 @@ class SessionKernel:
             await self._poll(connection)
 
     @asynccontextmanager
-    async def _keeper_watched(self, connection: AsyncConnection) -> AsyncIterator[None]:
-        """Notice a keeper that is there and does not answer, as long as this link lasts."""
-        self._heard_at = time.monotonic()
-        task = asyncio.create_task(self._watch_keeper(connection), name=f"cmdop silence {self.name}")
+    async def _beside(self, work: Coroutine[Any, Any, None], what: str) -> AsyncIterator[None]:
+        """Do `work` beside whatever else happens on a link, and no longer than that."""
+        task = asyncio.create_task(work, name=f"cmdop {what} {self.name}")
         try:
             yield
         finally:
             task.cancel()
             [failure] = await asyncio.gather(task, return_exceptions=True)
             if isinstance(failure, Exception):
-                log.error("the keeper of %s was not watched to the end", self.name, exc_info=failure)
+                log.error("the %s of %s was not followed to the end", what, self.name, exc_info=failure)
 
     async def _watch_keeper(self, connection: AsyncConnection) -> None:
+        """Notice a keeper that is there and does not answer, as long as this link lasts."""
+        self._heard_at = time.monotonic()
         while connection.failure is None:
             quiet = time.monotonic() - self._heard_at
             if quiet < SILENT_SECONDS:
@@ -315,18 +319,6 @@ class SessionKernel:
         while True:
             self._take(await connection.request("status", {}))
             await asyncio.sleep(POLL_SECONDS)
-
-    @asynccontextmanager
-    async def _journal_followed(self, connection: AsyncConnection) -> AsyncIterator[None]:
-        """Hand on what is recorded, beside whatever else happens on this link and no longer than that."""
-        task = asyncio.create_task(self._follow_journal(connection), name=f"cmdop journal {self.name}")
-        try:
-            yield
-        finally:
-            task.cancel()
-            [failure] = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(failure, Exception):
-                log.error("the journal of %s was not followed to the end", self.name, exc_info=failure)
 
     async def _follow_journal(self, connection: AsyncConnection) -> None:
         """Read on from where the journal ended when the session was taken up, page by page, as fast as we are."""

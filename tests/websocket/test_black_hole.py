@@ -89,6 +89,23 @@ def check_watchers(watchers: list[Viewer], msg_id: str, lines: int) -> None:
         assert text_in(watcher.received).split() == [str(n) for n in range(lines)]
 
 
+def give_up_in_the_middle(viewer: Viewer, network: Network, cell: Cell) -> str:
+    """It goes dark while the lines come, all of the dark passes, and the client drops its connection."""
+    msg_id = viewer.execute(cell.code)
+    viewer.until(says(f"{BEFORE // 2}\n"))
+    network.go_dark()
+    cell.wait("dark")
+    viewer.abandon()
+    return msg_id
+
+
+def check_each_once(viewer: Viewer, lines: int) -> None:
+    """What it has been shown is every line, in order, and no message twice."""
+    assert text_in(viewer.received).split() == [str(n) for n in range(lines)]
+    ids = [m["msg_id"] for m in recorded(viewer.received)]
+    assert len(ids) == len(set(ids))
+
+
 @others
 @seconds
 def test_the_same_connection_goes_on(
@@ -106,9 +123,7 @@ def test_the_same_connection_goes_on(
     network.go_light()
     gate.open()
     viewer.until(is_reply_to(msg_id), is_reply_to(into_the_hole), is_idle_of(into_the_hole))
-    assert text_in(viewer.received).split() == [str(n) for n in range(cell.lines)]
-    ids = [m["msg_id"] for m in recorded(viewer.received)]
-    assert len(ids) == len(set(ids))
+    check_each_once(viewer, cell.lines)
     [result] = [m for m in viewer.received if m["msg_type"] == "execute_result"]
     assert result["content"]["data"]["text/plain"] == "1"
     check_watchers(watchers, msg_id, cell.lines)
@@ -125,11 +140,7 @@ def test_it_comes_back_on_a_new_connection(
     cell = Cell(gate, tmp_path, seconds)
     viewer = view(f"comes-back-{seconds}-{others}", address=network.address)
     watchers = [view(f"watcher-comes-back-{seconds}", actor="dan") for _ in range(others)]
-    msg_id = viewer.execute(cell.code)
-    viewer.until(says(f"{BEFORE // 2}\n"))
-    network.go_dark()
-    cell.wait("dark")
-    viewer.abandon()
+    msg_id = give_up_in_the_middle(viewer, network, cell)
     floor, first = confirmed(viewer, clean=False), list(viewer.received)
     gate.open()
     viewer.connect()
@@ -163,9 +174,7 @@ def test_nothing_comes_twice_when_no_pong_is_on_the_way(
     gate.open()
     viewer.connect()
     viewer.until(is_idle_of(msg_id), is_reply_to(msg_id))
-    assert text_in(viewer.received).split() == [str(n) for n in range(cell.lines)]
-    ids = [m["msg_id"] for m in recorded(viewer.received)]
-    assert len(ids) == len(set(ids))
+    check_each_once(viewer, cell.lines)
     check_watchers(watchers, msg_id, cell.lines)
 
 
@@ -178,15 +187,9 @@ def test_a_client_that_says_its_place_gets_each_line_once(
     cell = Cell(gate, tmp_path, seconds)
     viewer = view(f"place-{seconds}-{others}", address=network.address)
     watchers = [view(f"watcher-place-{seconds}", actor="dan") for _ in range(others)]
-    msg_id = viewer.execute(cell.code)
-    viewer.until(says(f"{BEFORE // 2}\n"))
-    network.go_dark()
-    cell.wait("dark")
-    viewer.abandon()
+    msg_id = give_up_in_the_middle(viewer, network, cell)
     gate.open()
     viewer.connect(cursor=f"1:{max(seq_of(m) for m in recorded(viewer.received))}")
     viewer.until(is_idle_of(msg_id), is_reply_to(msg_id))
-    assert text_in(viewer.received).split() == [str(n) for n in range(cell.lines)]
-    ids = [m["msg_id"] for m in recorded(viewer.received)]
-    assert len(ids) == len(set(ids))
+    check_each_once(viewer, cell.lines)
     check_watchers(watchers, msg_id, cell.lines)
