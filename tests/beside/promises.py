@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import nbformat
 from jupyter_cmdop.client.session import Session
 from tests.server.jupyter import KernelSocket, Server, text_of
 from tests.server.test_identity import xsrf_headers
-from tests.support import LIMIT_SECONDS, Closing, TooLate, run_cli
+from tests.support import Closing, run_cli
 
 PROVIDER = "--ServerApp.identity_provider_class=tests.server.providers.ExampleIdentityProvider"
 IMPORTS = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
@@ -56,14 +54,6 @@ def check_kernels_are_shared(server: Server, notebook: str, closing: Closing) ->
     assert len({entry["attachment"] for entry in admitted}) == 3, "two tabs and one call of the command line"
     assert [line for line in run_cli("log", name).lines if line["type"] == "ended"]
     return kernel_id
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TooLate(what)
-        time.sleep(0.02)
 
 
 def answering(server: Server) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from tests.beside.promises import (
     check_no_exception,
     run,
     taken,
-    wait_until,
     write_notebook,
 )
+from tests.faults.attacks import wait_until
 from tests.server.jupyter import Answer, Server, Servers
 from tests.support import Closing, Gate, wait_for_entry
 

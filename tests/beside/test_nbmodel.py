@@ -21,8 +21,8 @@ from tests.beside.promises import (
     check_no_exception,
     run,
     taken,
-    wait_until,
 )
+from tests.faults.attacks import wait_until
 from tests.server.jupyter import Answer, Server, Servers, end_all_sessions, keeper_pid, kernel_pid, wait_gone
 from tests.support import Closing, Gate, Home, run_cli, wait_for_entry
 

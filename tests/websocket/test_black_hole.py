@@ -7,7 +7,6 @@ can know that they were read. With nothing of that kind on the way, each line co
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_cmdop.client.session import Session
-from tests.support import LIMIT_SECONDS, Gate, TooLate
+from tests.faults.attacks import wait_until
+from tests.support import LIMIT_SECONDS, Gate
 from tests.websocket.front import Network
 from tests.websocket.viewer import (
     Viewer,
@@ -67,11 +67,8 @@ class Cell:
 
     def wait(self, mark: str) -> None:
         """Wait until the cell is at one of its gates; nobody's connection is needed for that."""
-        deadline = time.monotonic() + self.seconds + LIMIT_SECONDS
-        while not (self.folder / mark).exists():
-            if time.monotonic() > deadline:
-                raise TooLate(f"the cell did not come to {mark}")
-            time.sleep(0.01)
+        limit = self.seconds + LIMIT_SECONDS
+        wait_until((self.folder / mark).exists, f"the cell is at {mark}", limit_seconds=limit)
 
 
 SECONDS = [
