@@ -75,8 +75,11 @@ class Notebook:
         return self.server.post(f"/api/kernels/{self.kernel_id}/execute", asked, **options)
 
     def outputs(self) -> list[str]:
-        """What the document on disk shows below each cell."""
-        cells = json.loads((self.server.root / self.name).read_text())["cells"]
+        """What the document on disk shows below each cell; nothing while it is being written."""
+        try:
+            cells = json.loads((self.server.root / self.name).read_text())["cells"]
+        except json.JSONDecodeError:  # the contents manager truncates the file, then writes
+            return []
         return ["".join("".join(o.get("text", "")) for o in cell["outputs"]) for cell in cells]
 
 
