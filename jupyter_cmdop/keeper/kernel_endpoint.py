@@ -26,6 +26,7 @@ from ..wire.kernel import DELIMITER, encode_json, join
 from .clients import Published
 from .files import write_private
 from .loop import Loop
+from .replays import SeenSignatures
 
 REQUEST_CHANNELS = ("shell", "control", "stdin")
 CHANNELS = (*REQUEST_CHANNELS, "iopub", "hb")
@@ -37,7 +38,6 @@ LARGE_BYTES = (
     64 * 1024
 )  # a part of this size is not copied into libzmq, and counted until libzmq lets go of it
 UNREAD_SECONDS = 0.2  # between two looks whether it has: libzmq does not tell
-REPLAY_WINDOW = 65_536  # signatures remembered
 TURN_MESSAGES = 64  # read from one socket in one turn
 HEARTBEAT_MILLISECONDS = (
     10_000  # ZMTP pings on the heartbeat connection: libzmq peers answer them by themselves
@@ -64,6 +64,9 @@ class KernelEndpoint:
         receive: called with (channel, frames) for each message that arrives.
         presence: called when a client came or the last one went.
         marker: makes the message that stands for skipped ones, from their number and the cursor of the first.
+
+    Attributes:
+        seen: the signatures of what has come.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class KernelEndpoint:
         self._presence = presence
         self._marker = marker
         self._alive = alive
-        self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self.seen = SeenSignatures()
         self._waiting: collections.deque[Waiting] = collections.deque()
         self._waiting_bytes = 0
         self._unread: collections.deque[tuple[zmq.MessageTracker, int]] = collections.deque()
@@ -213,16 +216,6 @@ class KernelEndpoint:
             return taken == TURN_MESSAGES
 
         return read
-
-    def is_replay(self, signature: bytes) -> bool:
-        """Whether a message with this (already verified) signature came before; it is remembered from now on."""
-        if signature in self._seen:
-            self._seen.move_to_end(signature)
-            return True
-        self._seen[signature] = None
-        if len(self._seen) > REPLAY_WINDOW:
-            self._seen.popitem(last=False)
-        return False
 
     def _read_subscriptions(self) -> bool:
         socket = self.sockets["iopub"]

@@ -195,7 +195,8 @@ class KernelRequests:
         except WireError as error:
             self.note_refused(endpoint, "forbidden", f"a message on {channel} was not let in: {error}")
             return
-        if endpoint.is_replay(message.signature) and header.msg_type != "execute_request":
+        # A copied execute_request is known by its message id and content, and told what came of the first.
+        if header.msg_type != "execute_request" and not endpoint.seen.is_new(message.signature):
             self.note_refused(
                 endpoint, "request_id_conflict", f"message {header.msg_id} on {channel} came a second time"
             )
