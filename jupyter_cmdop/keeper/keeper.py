@@ -307,6 +307,7 @@ class Keeper:
             self._run_setup()
             gc.collect()
             gc.freeze()
+            gc.set_threshold(20_000, 20, 50)
             _trim()
             _step_back()
             self.runner.recorder.send(self.ready, None)

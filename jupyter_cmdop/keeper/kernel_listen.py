@@ -28,7 +28,7 @@ from ..wire.websocket import encode_v1
 from .clients import LONG_BYTES, Client, Published
 from .history import History
 from .kernel_state import KernelState
-from .kernel_talk import still_busy
+from .kernel_talk import REST_SECONDS, still_busy
 from .losses import MessageNumbers
 from .recorder import Worker
 from .stamps import Origin, relation_of
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
-# Measured on two cores: longer rests are slower, because a long turn holds the core that the kernel wants.
-REST_SECONDS = 0.0005
+BURST = 24  # messages without a status or a pause, after which more is to be expected
+SILENCE_SECONDS = 0.02
 TURN_BYTES = (
     4 * 1024 * 1024
 )  # read in one turn: what is read must be in memory, and takes its time to be recorded
@@ -123,6 +123,8 @@ class KernelListen:
         self._start_probes: dict[str, list[str]] = {}
         self._unattributed: OrderedDict[str, None] = OrderedDict()
         self._is_at_rest = True  # the kernel: the last that it has said was that it is idle
+        self._burst = 0
+        self._burst_at = 0.0
         self._numbers = MessageNumbers()
         self._last_heard: Origin | None = None
         self._checking: dict[str, list[bytes]] = {}
@@ -213,8 +215,12 @@ class KernelListen:
         if "iopub" in self._checking:
             return False
         channels = self.state.channels
+        now = self._runner.clock.monotonic()
+        self._burst = count if now - self._burst_at > SILENCE_SECONDS else self._burst + count
+        self._burst_at = now
         if (
             count > 0
+            and self._burst > BURST
             and not self._is_at_rest
             and not self._await_idle
             and channels is not None
@@ -409,6 +415,8 @@ class KernelListen:
         elif header.msg_type in COMM_TYPES:
             self.widgets.note(header.msg_type, message.content)
         self._is_at_rest = state == "idle"
+        if state:
+            self._burst = 0
         self._publish(origin, header.msg_type, message)
         running = self._runner.session.lanes[MAIN_LANE].running
         if state == "idle" and running is not None and running != origin.operation:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Measured on two cores: longer rests are slower, because a long turn holds the core that the kernel wants.
+REST_SECONDS = 0.0005
 START_PATIENCE_SECONDS = 1.0  # between a cell and the kernel's first word about it
 INTERRUPT_PATIENCE_SECONDS = 5.0  # for the answer to an interrupt_request, before the queue goes on
 
@@ -111,6 +113,8 @@ class KernelTalk:
         if self.state.channels.send("shell", frames, generation=generation):
             operation.message, operation.is_sent = None, True
             self.state.unheard[operation.id] = self._runner.clock.monotonic() + START_PATIENCE_SECONDS
+            # That it is busy, and its echo of the code, can be recorded together: nobody waits for them.
+            self._runner.loop.rest(self.state.channels.sockets["iopub"], REST_SECONDS)
             return
         log.error("operation %s of generation %d was fenced off at the backend", operation.id, generation)
         self._end_unsent(operation.id, "aborted")
