@@ -44,6 +44,7 @@ IOPUB_TURN = 512  # messages drained in one turn
 REPLY_TURN = 64
 BURST = 24  # messages without a status or a pause, after which more is to be expected
 SILENCE_SECONDS = 0.02
+BACKED_UP_SECONDS = 0.05  # between two looks whether the disk has caught up
 TURN_BYTES = (
     4 * 1024 * 1024
 )  # read in one turn: what is read must be in memory, and takes its time to be recorded
@@ -208,6 +209,10 @@ class KernelListen:
         for one message as for many. The end of a cell is never delayed: its reply ends the rest.
         """
         if "iopub" in self._checking:
+            return False
+        if self._runner.recorder.is_backed_up and self.state.channels is not None:
+            # The disk is behind by more than may wait in memory: what waits in the kernel costs us nothing.
+            self._runner.loop.rest(self.state.channels.sockets["iopub"], BACKED_UP_SECONDS)
             return False
         count = self._read("iopub", IOPUB_TURN)
         if count is None:

@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS = 0.05  # entries that are not durable at once are on disk within 100 ms
 RETRY_SECONDS = 0.1
 MAINTENANCE_SECONDS = 5.0
-BACKLOG_BYTES = (
-    64 * 1024 * 1024
-)  # output waiting for a journal that cannot be written; more is recorded as a gap
-
+# Of output that waits for a journal that cannot be written; more is recorded as a gap. What else is recorded may wait
+# in twice as much: nothing new is let in meanwhile, and people only come and go.
+BACKLOG_BYTES = 64 * 1024 * 1024
+ENTRY_BYTES = 512  # that an entry takes in memory beside its body
 
 TRY_BYTES = (
     256 * 1024
@@ -106,7 +106,9 @@ class Recorder:
         self._held_entries: list[Entry] = []
         self._held_sends: list[Send] = []
         self._held_bytes = 0
+        self._turn_bytes = 0
         self._lost = 0
+        self._given_up = 0
         self._retry_at: float | None = None
         self._sync_at: float | None = None
         self._maintain_at = self.clock.monotonic() + MAINTENANCE_SECONDS
@@ -127,7 +129,7 @@ class Recorder:
     def last_seq(self) -> int:
         """The last entry that is in the journal or will be."""
         preparing = 0 if self._preparation is None else len(self._preparation.entries)
-        return self._base + preparing + len(self._held_entries) + len(self._entries)
+        return self._base + preparing + self._given_up + len(self._held_entries) + len(self._entries)
 
     @property
     def next_seq(self) -> int:
@@ -135,8 +137,16 @@ class Recorder:
         return self.last_seq + (0 if self._is_full else 1)
 
     @property
+    def is_backed_up(self) -> bool:
+        """Whether so much waits behind a long body that no more output should be read."""
+        return self._preparation is not None and self._turn_bytes > BACKLOG_BYTES
+
+    @property
     def _is_full(self) -> bool:
-        return self.unavailable is not None and self._held_bytes > BACKLOG_BYTES
+        return self._has_no_room(BACKLOG_BYTES)
+
+    def _has_no_room(self, most: int) -> bool:
+        return self.unavailable is not None and (self._held_bytes > most or self.store.failure is not None)
 
     def note(self, entry: Entry, *, durable: bool = False, prepare: Callable[[], None] | None = None) -> int:
         """Add an entry to the turn.
@@ -145,15 +155,16 @@ class Recorder:
             prepare: what else takes long with a body like this; a thread calls it before the turn is recorded.
 
         Returns:
-            Its sequence number, which it will have whatever becomes of the journal; output for which there is no
-            room while the journal cannot be written is counted instead, and has that of the entry before.
+            Its sequence number, which it will have whatever becomes of the journal; that for which there is no room
+            while the journal cannot be written is counted instead, and has that of the entry before.
         """
-        if entry.form == "v1" and self._is_full:
+        if self._has_no_room(BACKLOG_BYTES if entry.form == "v1" else 2 * BACKLOG_BYTES):
             self._lost += 1
             return self.last_seq
         if self._post is not None and len(entry.body) > LONG_BYTES and not entry.withheld:
             self._long.append((len(self._entries), prepare))
         self._entries.append(entry)
+        self._turn_bytes += len(entry.body) + ENTRY_BYTES
         self._durable = self._durable or durable
         return self.last_seq
 
@@ -215,7 +226,7 @@ class Recorder:
             except JournalError as error:
                 self._fail(str(error), now)
                 return self._commit_while_unavailable(now)
-        sends, self._sends, self._durable = self._sends, [], False
+        sends, self._sends, self._durable, self._turn_bytes = self._sends, [], False, 0
         self._carry_out(sends)
         return True
 
@@ -224,7 +235,7 @@ class Recorder:
             self._worker = Worker("journal-bodies")
         preparation = Preparation(self.store, self._entries, self._sends, self._durable, self._long)
         self._preparation = preparation
-        self._entries, self._sends, self._durable, self._long = [], [], False, []
+        self._entries, self._sends, self._durable, self._long, self._turn_bytes = [], [], False, [], 0
         self._worker.do(preparation.run, lambda: post(lambda: None))
 
     def _prepare_nothing(self) -> None:
@@ -290,12 +301,14 @@ class Recorder:
     def _commit_while_unavailable(self, now: float) -> bool:
         """Hold back the turn, show its output, and try again when it is time."""
         self._held_entries.extend(self._entries)
-        self._held_bytes += sum(len(entry.body) for entry in self._entries)
+        self._held_bytes += sum(map(_size, self._entries))
         shown = [send for send in self._sends if send[0]]
         self._held_sends.extend(send for send in self._sends if not send[0])
-        self._entries, self._sends, self._durable = [], [], False
+        self._entries, self._sends, self._durable, self._turn_bytes = [], [], False, 0
+        if self.store.failure is not None:
+            self._give_up()
         self._carry_out(shown)
-        if self._retry_at is None or now < self._retry_at:
+        if self._retry_at is None or now < self._retry_at or self.store.failure is not None:
             return bool(shown)
         self._retry_at = now + RETRY_SECONDS
         waiting = len(self._held_entries)
@@ -303,7 +316,7 @@ class Recorder:
             while self._held_entries or self._lost:
                 some = self._some_held()
                 self._append(some, some[-1].generation)
-                self._held_bytes -= sum(len(entry.body) for entry in some)
+                self._held_bytes -= sum(map(_size, some))
                 del self._held_entries[: len(some)]
             self.store.sync()
         except JournalError as error:
@@ -314,6 +327,13 @@ class Recorder:
         sends, self._held_sends = self._held_sends, []
         self._carry_out(sends)
         return True
+
+    def _give_up(self) -> None:
+        """The store refuses for good: what waits will never be recorded, so it never acts, and need not be kept."""
+        self._given_up += len(self._held_entries)
+        self._held_bytes = 0
+        self._held_entries.clear()
+        self._held_sends.clear()
 
     def _some_held(self) -> list[Entry]:
         """The first of what waits, up to `TRY_BYTES`; behind all of it, how much has been given up."""
@@ -332,7 +352,7 @@ class Recorder:
                     mono_ns=self.clock.monotonic_ns(),
                 )
             )
-            self._held_bytes += len(body)
+            self._held_bytes += _size(self._held_entries[-1])
         size = 0
         for count, entry in enumerate(self._held_entries):
             size += len(entry.body)
@@ -350,6 +370,10 @@ class Recorder:
             self._worker.stop()
         self._helper.stop()
         self.store.close()
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.body) + ENTRY_BYTES
 
 
 class Preparation:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 
 from jupyter_cmdop.core import effects as fx
@@ -223,3 +224,62 @@ def test_what_else_goes_wrong_in_the_thread_loses_nothing(loop: Loop) -> None:
     loop.commit()
     assert loop.done == ["shown"]
     assert kinds(loop) == ["output"]
+
+
+def test_after_a_failure_for_good_nothing_is_kept_that_can_never_be_recorded(loop: Loop) -> None:
+    recorder = loop.recorder
+    with mock.patch("jupyter_cmdop.journal.store.sync_file", side_effect=OSError(5, os.strerror(5))):
+        recorder.note(entry("first", data={}), durable=True)
+        recorder.send(loop.done.append, "acted")
+        loop.commit()
+    seq = recorder.last_seq
+    for _ in range(100):
+        assert recorder.note(entry("attached", data={})) == seq  # numbers never go back, and none is promised
+        recorder.send(loop.done.append, "told")
+        recorder.show(loop.done.append, "shown")
+        loop.now += RETRY_SECONDS
+        loop.commit()
+    assert loop.done == ["shown"] * 100
+    assert (len(recorder._held_entries), len(recorder._held_sends)) == (0, 0)
+
+
+def test_what_waits_for_room_is_bounded_and_told_as_a_gap(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_cmdop.keeper.recorder.BACKLOG_BYTES", 10_000)
+    recorder = loop.recorder
+    with mock.patch.object(recorder.store, "append", side_effect=JournalUnavailable("full", 28)):
+        for _ in range(100):
+            recorder.note(entry(form="v1", body=b"x" * 100))
+            loop.commit()
+        outputs = recorder.last_seq
+        assert outputs < 50
+        for _ in range(100):
+            recorder.note(entry("attached", data={}))
+            loop.commit()
+        assert outputs < recorder.last_seq < 100
+        waiting = recorder.last_seq
+    loop.now += RETRY_SECONDS
+    loop.commit()
+    assert kinds(loop).count("output") == outputs
+    with JournalReader(recorder.store.directory) as reader:
+        gap = list(reader.entries())[-1]
+    assert gap.type == "gap"
+    assert gap.body is not None
+    assert msgspec.json.decode(gap.body)["lost"] == 200 - waiting
+
+
+def test_too_much_behind_a_long_body_asks_for_a_pause(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_cmdop.keeper.recorder.BACKLOG_BYTES", 10_000)
+    recorder = loop.recorder
+    recorder.note(entry(form="v1", body=LONG))
+    loop.commit()
+    assert recorder.is_preparing
+    assert not recorder.is_backed_up
+    while not recorder.is_backed_up:
+        recorder.note(entry(form="v1", body=b"x" * 100))
+    assert recorder.last_seq < 50
+    loop.wait()
+    loop.commit()
+    assert not recorder.is_backed_up
+    assert kinds(loop).count("output") == recorder.last_seq
