@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS = 0.05  # entries that are not durable at once are on disk within 100 ms
 RETRY_SECONDS = 0.1
 MAINTENANCE_SECONDS = 5.0
-# Of output that waits for a journal that cannot be written; more is recorded as a gap. What else is recorded may wait
-# in twice as much: nothing new is let in meanwhile, and people only come and go.
+# Of what waits for a journal that cannot be written. Beyond it output is recorded as a gap, and beyond twice as much
+# what else comes without end and justifies nothing. The rest is bounded by the queue: nothing new is let in.
 BACKLOG_BYTES = 64 * 1024 * 1024
+ENDLESS = frozenset({"attached", "detached", "refused", "unattributed", "backend_output"})
 ENTRY_BYTES = 512  # that an entry takes in memory beside its body
 
 TRY_BYTES = (
@@ -143,10 +144,14 @@ class Recorder:
 
     @property
     def _is_full(self) -> bool:
-        return self._has_no_room(BACKLOG_BYTES)
+        return self.unavailable is not None and (
+            self._held_bytes > BACKLOG_BYTES or self.store.failure is not None
+        )
 
-    def _has_no_room(self, most: int) -> bool:
-        return self.unavailable is not None and (self._held_bytes > most or self.store.failure is not None)
+    def _is_given_up(self, entry: Entry) -> bool:
+        if self._is_full and (entry.form == "v1" or self.store.failure is not None):
+            return True
+        return entry.type in ENDLESS and self._held_bytes > 2 * BACKLOG_BYTES
 
     def note(self, entry: Entry, *, durable: bool = False, prepare: Callable[[], None] | None = None) -> int:
         """Add an entry to the turn.
@@ -158,7 +163,7 @@ class Recorder:
             Its sequence number, which it will have whatever becomes of the journal; that for which there is no room
             while the journal cannot be written is counted instead, and has that of the entry before.
         """
-        if self._has_no_room(BACKLOG_BYTES if entry.form == "v1" else 2 * BACKLOG_BYTES):
+        if self.unavailable is not None and self._is_given_up(entry):
             self._lost += 1
             return self.last_seq
         if self._post is not None and len(entry.body) > LONG_BYTES and not entry.withheld:
