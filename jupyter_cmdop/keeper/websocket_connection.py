@@ -87,6 +87,7 @@ class WebsocketConnection:
         ponged: called with the payload of each pong.
         closed: called once, with the close code that the client sent, if it sent one.
         drained: called when everything has been written.
+        stirred: called when a turn has brought the first thing that `flush` is to write.
 
     Raises:
         InvalidHandshake: it is no websocket handshake. Nothing has been written.
@@ -103,6 +104,7 @@ class WebsocketConnection:
         ponged: Callable[[bytes], None],
         closed: Callable[[int | None, str], None],
         drained: Callable[[], None],
+        stirred: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._socket = connection
@@ -111,6 +113,7 @@ class WebsocketConnection:
         self._ponged = ponged
         self._closed = closed
         self._drained = drained
+        self._stirred = stirred
         self._out: collections.deque[memoryview] = collections.deque()
         self.unsent = 0
         self._turn: list[bytes] = []
@@ -202,6 +205,8 @@ class WebsocketConnection:
             return
         if self._turn_bytes + len(data) > TOGETHER_BYTES:
             self.flush()
+        if not self._turn:
+            self._stirred()
         if self._out or len(data) > TOGETHER_BYTES:
             self._send(data)
         else:
@@ -211,7 +216,7 @@ class WebsocketConnection:
     def flush(self) -> None:
         """Write what the turn has brought; to be called at its end, because a call of the system is dear."""
         if self._turn:
-            data = b"".join(self._turn)
+            data = self._turn[0] if len(self._turn) == 1 else b"".join(self._turn)
             self._turn.clear()
             self._turn_bytes = 0
             self._send(data)

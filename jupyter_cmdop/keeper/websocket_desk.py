@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import socket
 import time
 from collections import OrderedDict
@@ -72,6 +73,9 @@ class WebsocketDesk:
         self._journal = journal
         self._seats: OrderedDict[tuple[str, str], Seat] = OrderedDict()
         self._count = 0
+        self._stirred: dict[Seat, None] = {}
+        self._owed: list[tuple[float, int, Seat]] = []  # a heap: who is to mark when
+        self._owed_count = 0
         self._leaving = Leaving()
         self._tick_at = time.monotonic() + TICK_SECONDS
         runner.loop.add_timer(self._next_timer)
@@ -79,8 +83,7 @@ class WebsocketDesk:
     def _next_timer(self) -> float | None:
         if not self._seats and not self._leaving:
             return None
-        marks = (due for seat in self._seats.values() if (due := seat.mark_due) is not None)
-        return min(self._tick_at, min(marks, default=self._tick_at))
+        return min(self._tick_at, self._owed[0][0]) if self._owed else self._tick_at
 
     def clients(self) -> Iterator[Seat]:
         return (seat for seat in list(self._seats.values()) if seat.connection is not None)
@@ -141,6 +144,7 @@ class WebsocketDesk:
                 ponged=lambda payload: seat.ponged(websocket, payload),
                 closed=lambda code, reason: seat.closed(websocket, code, reason),
                 drained=seat.drained,
+                stirred=lambda: self._stir(seat),
             )
         except (WebSocketException, OSError, ValueError) as error:
             raise NotAdopted(f"the handshake failed: {error}") from error
@@ -159,6 +163,8 @@ class WebsocketDesk:
             session_id=session_id,
             gone=self._gone,
             caught_up=self._show_prompts_again,
+            stirred=self._stir,
+            owes_mark=self._owe_mark,
         )
 
     def _newcomer_from(self) -> int:
@@ -244,15 +250,26 @@ class WebsocketDesk:
             if seat.left_at is not None and now - seat.left_at > KEPT_SECONDS:
                 self._drop(seat)
 
+    def _stir(self, seat: Seat) -> None:
+        self._stirred[seat] = None
+
+    def _owe_mark(self, seat: Seat, due: float) -> None:
+        self._owed_count += 1
+        heapq.heappush(self._owed, (due, self._owed_count, seat))
+
     def after_commit(self) -> None:
+        """End the turn of those whom it concerned: an answered mark is a turn of its own, and there may be many."""
+        now = time.monotonic()
+        while self._owed and self._owed[0][0] <= now:
+            seat = heapq.heappop(self._owed)[2]
+            seat.waits_to_mark = False
+            self._stirred[seat] = None
+        if not self._stirred:
+            return
+        stirred, self._stirred = self._stirred, {}
         pace = max(MARK_SECONDS, len(self._seats) * MARK_SHARE_SECONDS)
-        for seat in self.clients():
-            seat.mark_pace = pace
-            if seat.live:
-                seat.mark()
-            else:
-                seat.catch_up()
-            seat.flush()
+        for seat in stirred:
+            seat.end_turn(pace)
 
     def close_all(self, reason: str) -> None:
         for seat in list(self._seats.values()):

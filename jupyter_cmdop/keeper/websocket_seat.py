@@ -40,7 +40,7 @@ SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
 MARK_SECONDS = 0.01  # between two marks of less: a mark and its answer cost as much as a cell
 MARK_SHARE_SECONDS = (
-    0.001  # for each viewer there is: together they answer a thousand marks a second at the most
+    0.002  # for each viewer there is: together they answer five hundred marks a second at the most
 )
 ALIVE_SECONDS = 1.0  # between two signs of life that count: the shortest lease is many times that
 HEADER_SESSIONS = 64  # of one client; stock ones have one
@@ -59,6 +59,7 @@ class Seat:
         sent: the seq up to which everything has been written to the connection.
         live: whether it is shown what comes as it comes; else it is catching up from the journal.
         mark_pace: seconds between two marks.
+        waits_to_mark: whether it has said when it is to have a turn for a mark, which has not come.
         is_open: false once it is forgotten.
     """
 
@@ -75,6 +76,8 @@ class Seat:
         session_id: str,
         gone: Callable[[Seat, int | None], None],
         caught_up: Callable[[Seat], None],
+        stirred: Callable[[Seat], None],
+        owes_mark: Callable[[Seat, float], None],
     ) -> None:
         self._runner = runner
         self._requests = requests
@@ -86,6 +89,8 @@ class Seat:
         self.session_id = session_id
         self._gone = gone
         self._caught_up = caught_up
+        self._stirred = stirred
+        self._owes_mark = owes_mark
         self.is_open = True
         self.connection: WebsocketConnection | None = None
         self.settled = 0
@@ -107,7 +112,7 @@ class Seat:
         self._since_mark = 0
         self._mark_at = 0.0
         self.mark_pace = MARK_SECONDS
-        self._mark_is_owed = False
+        self.waits_to_mark = False
         self._heard_at = 0.0
         self._alive_at = 0.0
         self._ping_at = 0.0
@@ -158,6 +163,7 @@ class Seat:
             return
         if published.seq and connection.unsent > OUTBOX_BYTES:
             self.live = False  # it catches up when it has read what it has
+            self._stirred(self)
             return
         frame = published.frame if connection.is_v1 else published.legacy_frame
         self._write(connection, frame, published.seq)
@@ -168,7 +174,15 @@ class Seat:
         if seq > self.sent:
             self.sent = seq
 
-    def flush(self) -> None:
+    def end_turn(self, mark_pace: float) -> None:
+        """What the turn has brought is written, and the proof asked for that it was read."""
+        self.mark_pace = mark_pace
+        if self.live:
+            self.mark()
+        elif self.connection is not None:
+            self.catch_up()
+            if not self.live:
+                self._stirred(self)
         if self.connection is not None:
             self.connection.flush()
 
@@ -307,7 +321,6 @@ class Seat:
     def mark(self) -> None:
         """Ask for the proof that everything so far has been read."""
         connection, reached = self.connection, (self.sent, self._unproven.written)
-        self._mark_is_owed = False
         if connection is None or reached == self._marked:
             return
         if self._since_mark < MARK_BYTES:
@@ -317,15 +330,13 @@ class Seat:
             # What was said to this client alone is not in the journal, and a prompt must not be shown twice.
             is_said_alone = self._unproven.written != self._marked[1]
             if now < self._mark_at and not is_said_alone:
-                self._mark_is_owed = True
+                if not self.waits_to_mark:
+                    self.waits_to_mark = True
+                    self._owes_mark(self, self._mark_at)
                 return
             self._mark_at = now + self.mark_pace
         self._marked, self._since_mark, self._mark_answered = reached, 0, False
         connection.ping(b"%d.%d" % reached)
-
-    @property
-    def mark_due(self) -> float | None:
-        return self._mark_at if self._mark_is_owed else None
 
     def ponged(self, connection: WebsocketConnection, payload: bytes) -> None:
         if connection is not self.connection:

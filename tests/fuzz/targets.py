@@ -789,6 +789,7 @@ def _websocket_connection(data: bytes) -> None:
             ponged=_read_mark,
             closed=lambda code, reason: ended.append(code),
             drained=lambda: None,
+            stirred=lambda: None,
         )
         connection.start()
         for at in range(0, len(raw), size * 16):
@@ -818,6 +819,7 @@ def _handshakes(data: bytes) -> None:
                 ponged=lambda payload: None,
                 closed=lambda code, reason: None,
                 drained=lambda: None,
+                stirred=lambda: None,
             )
         except (WebSocketException, OSError, ValueError):
             return

@@ -741,7 +741,9 @@ class Simulation(World):
                 continue
             while noted and noted[0] is not entry:
                 given_up = noted.popleft()
-                assert given_up.form == "v1" or given_up.type in ENDLESS, "it justifies something, and is lost"
+                assert given_up.form == "v1" or given_up.type in ENDLESS, (
+                    "it justifies something, and is lost"
+                )
                 lost += 1
             assert noted, f"entry {row.seq} was recorded twice, or out of its order"
             noted.popleft()

@@ -130,6 +130,7 @@ def test_a_connection_that_is_over_leaves_in_time() -> None:
         ponged=lambda payload: None,
         closed=lambda code, reason: said.append((code, reason)),
         drained=lambda: None,
+        stirred=lambda: None,
     )
     connection.start()
     connection.finish(1008, "é" * 200)
