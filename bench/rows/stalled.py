@@ -1,0 +1,89 @@
+"""A viewer stops reading while the kernel prints: the others, the keeper's memory, and that viewer afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.fan import Fan
+from bench.figures import OURS, Figure
+from bench.probes import MIB, peak_mib, reset_peak, rss_mib, wait_quiet
+from bench.servers import Bench, ServedKernel
+from jupyter_cmdop.keeper.websocket_connection import OUTBOX_BYTES
+
+SIZE = 10_000
+ROOM_MIB = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the others got, what it took, what the keeper had, and which messages the stalled one has in the end."""
+
+    got: float
+    megabytes_per_second: float
+    peak_above_mib: float
+    missed: int
+    repeated: int
+
+
+def _part(kernel: ServedKernel, count: int, *, stalls: bool) -> Part:
+    driver = kernel.door()
+    healthy = kernel.connect()
+    stalled = kernel.connect(receive_buffer=65536) if stalls else None
+    fan = Fan([healthy.websocket, driver.websocket])
+    try:
+        if stalled is not None:
+            stalled.drain(0.3)
+        wait_quiet([kernel.pid], fan.drop_ready)
+        fan.reset()
+        before = rss_mib(kernel.pid)
+        reset_peak(kernel.pid)
+        start = time.perf_counter()
+        driver.request(f"burst {count} {SIZE}")
+        got = fan.pump(count)
+        took = time.perf_counter() - start
+        peak = peak_mib(kernel.pid) - before
+        seen = []
+        while stalled is not None and (message := stalled.recv(10)) is not None:
+            if message.kind == "stream":
+                seen.append(int(message.metadata["cmdop"]["seq"]))
+                fan.drop_ready()  # they go on reading
+            if len(seen) >= count:
+                break
+        peak = max(peak, peak_mib(kernel.pid) - before)
+    finally:
+        fan.close()
+        for door in (driver, healthy, *([stalled] if stalled else [])):
+            door.close()
+    repeated = len(seen) - len(set(seen)) + (seen != sorted(seen))
+    missed = count - len(set(seen)) if stalls else 0
+    return Part(min(got) / count, count * SIZE * min(got) / count / took / 1e6, peak, missed, repeated)
+
+
+def stalled(bench: Bench) -> Iterator[Figure]:
+    count = bench.count(20_000)
+    kernel = bench.server().start_kernel("null, hwm 0")
+    alone: list[Part] = []
+    beside: list[Part] = []
+    for at in range(1 if bench.quick else 3):
+        # One after the other in changing order.
+        for stalls in (False, True) if at % 2 == 0 else (True, False):
+            (beside if stalls else alone).append(_part(kernel, count, stalls=stalls))
+    megabytes = count * SIZE // 1_000_000
+    share = Figure("what the others get", "%", 100 * min(part.got for part in beside)).at_least(100)
+    yield share.note(f"nobody stalled: {100 * min(part.got for part in alone):.1f} %")
+    rates = [[part.megabytes_per_second for part in parts] for parts in (alone, beside)]
+    rate = Figure.of(f"their rate of {megabytes} MB", "MB/s", {OURS: rates[1]})
+    without = Figure.of("", "", {OURS: rates[0]}).ours
+    rate.must("≥ 0.9 of that without a stalled viewer", rate.ours >= 0.9 * without)
+    yield rate.note(f"nobody stalled: {without:.0f} MB/s, so {rate.ours / without:.2f}")
+    limit = OUTBOX_BYTES / MIB + ROOM_MIB
+    memory = Figure.of(
+        "the keeper's memory, peak above idle", "MiB", {OURS: [part.peak_above_mib for part in beside]}
+    )
+    memory.must(f"≤ {limit:g} MiB, each time", max(part.peak_above_mib for part in beside) <= limit)
+    yield memory.note(f"nobody stalled: {max(part.peak_above_mib for part in alone):.0f} MiB")
+    missed = sum(part.missed + part.repeated for part in beside)
+    caught = Figure("messages that the stalled one misses, or gets twice or out of order", "", missed)
+    yield caught.must("none", missed == 0)
