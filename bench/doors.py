@@ -161,13 +161,14 @@ class ZmqDoor(Door):
         self.session = uuid.uuid4().hex
         between = "-" if info["transport"] == "ipc" else ":"
         self._shell: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._shell.identity = self.session.encode()
+        self._shell.setsockopt(zmq.IDENTITY, self.session.encode())
         self._iopub: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
         self._poller = zmq.Poller()
-        for socket, port in ((self._shell, "shell_port"), (self._iopub, "iopub_port")):
-            socket.linger = socket.rcvhwm = socket.sndhwm = 0
-            if socket is self._iopub:
-                socket.subscribe(b"")
+        self._iopub.subscribe(b"")
+        ways: list[tuple[zmq.Socket[bytes], str]] = [(self._shell, "shell_port"), (self._iopub, "iopub_port")]
+        for socket, port in ways:
+            for option in (zmq.LINGER, zmq.RCVHWM, zmq.SNDHWM):
+                socket.setsockopt(option, 0)
             socket.connect(f"{info['transport']}://{info['ip']}{between}{info[port]}")
             self._poller.register(socket, zmq.POLLIN)
         self._pending: list[Message] = []

@@ -28,7 +28,8 @@ class Subscriber:
     def __init__(self, connection_file: Path) -> None:
         info = json.loads(connection_file.read_bytes())
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
-        self._socket.linger = self._socket.rcvhwm = 0
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.subscribe(b"")
         between = "-" if info["transport"] == "ipc" else ":"
         self._socket.connect(f"{info['transport']}://{info['ip']}{between}{info['iopub_port']}")
@@ -37,7 +38,7 @@ class Subscriber:
         return int(self._socket.getsockopt(zmq.FD))
 
     def recv_ready(self) -> Iterator[bytes]:
-        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             yield self._socket.recv_multipart()[-1]
 
     def close(self) -> None:

@@ -78,5 +78,5 @@ def wait_quiet(pids: Iterable[int], during: Callable[[], object] = lambda: None)
         while time.monotonic() < end:
             during()
             time.sleep(0.02)
-        if sum(map(cpu_seconds, pids)) - before < 0.005 * max(1, len(pids)):
+        if sum(map(cpu_seconds, pids)) - before < 0.001 * max(1, len(pids)):
             return

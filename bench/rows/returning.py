@@ -23,14 +23,27 @@ QUIET_SECONDS = 1.5
 
 @dataclass(slots=True)
 class Received:
-    """The numbers of the stream messages that a client has, in the order in which it got them."""
+    """What a client has of one run.
+
+    Attributes:
+        begin: time.monotonic_ns before the run; the kernel stamps its messages with the same clock.
+        seqs: the numbers of the run's messages, in the order in which they came.
+        others: stream messages that are not of the run: an older one's, or what the keeper says itself.
+    """
+
+    begin: int
 
     seqs: list[int] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     octets: int = 0
     first_ms: float = 0.0
 
     def note(self, message: Message) -> bool:
         if message.kind != "stream":
+            return False
+        content = message.content
+        if content["name"] != "stdout" or int(content["text"]) < self.begin:
+            self.others.append(content["text"])
             return False
         self.seqs.append(int(message.metadata["cmdop"]["seq"]))
         self.octets += message.size
@@ -53,6 +66,7 @@ class Outcome:
     twice: int
     first_ms: float
     limit_ms: float
+    others: list[str]
 
 
 def _outcome(total: int, before: list[int], after: Received, confirmed: int) -> Outcome:
@@ -61,7 +75,7 @@ def _outcome(total: int, before: list[int], after: Received, confirmed: int) -> 
     twice = sum(seq in known and seq <= confirmed for seq in after.seqs)
     twice += len(after.seqs) - len(set(after.seqs)) + (after.seqs != sorted(after.seqs))
     return Outcome(
-        total - len(known | set(after.seqs)), twice, after.first_ms, 10 + 20 * after.octets / 1_000_000
+        total - len(known | set(after.seqs)), twice, after.first_ms, 10 + 20 * after.octets / 1_000_000, after.others
     )
 
 
@@ -71,15 +85,16 @@ def _come_back(kernel: ServedKernel, total: int, case: str) -> Outcome:
     other = kernel.connect() if case == "another client stayed" else None
     if other is not None:
         other.drain(0.3)
+    begin = time.monotonic_ns()
     door.request(f"pace {total} {SIZE} {PACE_MS}")
-    before = Received().read(door, until=total // 5)
+    before = Received(begin).read(door, until=total // 5)
     door.websocket.hang_up()
     marks = [int(mark.split(b".")[0]) for mark in door.websocket.marks]
     with Session.open(kernel.id) as link:
         wait_until("the run is over", lambda: not link.status().running)
         incarnation = link.status().incarnation
     if other is not None:
-        seen = Received().read(other)
+        seen = Received(begin).read(other)
         other.close()
         if len(seen.seqs) != total:
             raise RuntimeError(f"the client that stayed got {len(seen.seqs)} of {total}")
@@ -90,7 +105,7 @@ def _come_back(kernel: ServedKernel, total: int, case: str) -> Outcome:
     else:
         again = kernel.connect(session=door.session)
         confirmed = marks[-1] if marks else 0
-    after = Received().read(again, since=start)
+    after = Received(begin).read(again, since=start)
     again.close()
     return _outcome(total, before.seqs, after, confirmed)
 
@@ -98,13 +113,14 @@ def _come_back(kernel: ServedKernel, total: int, case: str) -> Outcome:
 def _join_late(kernel: ServedKernel, total: int, case: str) -> Outcome:
     """In the middle of a run: a page that was loaded anew, whose old connection is gone, or one more client."""
     door = kernel.door()
+    begin = time.monotonic_ns()
     door.request(f"pace {total} {SIZE} {PACE_MS}")
-    Received().read(door, until=total // 2)
+    Received(begin).read(door, until=total // 2)
     if case == "a reloaded page":
         door.websocket.hang_up()
     start = time.perf_counter()
     late = kernel.connect()
-    after = Received().read(late, since=start)
+    after = Received(begin).read(late, since=start)
     late.close()
     door.close()
     return _outcome(total, [], after, 0)
@@ -127,4 +143,7 @@ def returning(bench: Bench) -> Iterator[Figure]:
         lost, twice = sum(one.lost for one in outcomes), sum(one.twice for one in outcomes)
         figure.must(f"all {total}, in order", lost == 0).must("none twice", twice == 0)
         figure.must("≤ 10 ms + 20 ms a MB", figure.ours <= median([one.limit_ms for one in outcomes]))
+        others = [text for one in outcomes for text in one.others]
+        if others:
+            figure.note(f"{len(others)} messages that are not of the run: {others[0]!r:.80}")
         yield figure.note(f"{lost} lost, {twice} twice, in {len(outcomes)} times")

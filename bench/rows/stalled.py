@@ -14,6 +14,8 @@ from jupyter_cmdop.keeper.websocket_connection import OUTBOX_BYTES
 
 SIZE = 10_000
 ROOM_MIB = 32
+RECEIVE_BYTES = 512 * 1024
+"""Little beside 200 MB, and several segments of loopback: with less than one each read waits for TCP's timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Part:
 def _part(kernel: ServedKernel, count: int, *, stalls: bool) -> Part:
     driver = kernel.door()
     healthy = kernel.connect()
-    stalled = kernel.connect(receive_buffer=65536) if stalls else None
+    stalled = kernel.connect(receive_buffer=RECEIVE_BYTES) if stalls else None
     fan = Fan([healthy.websocket, driver.websocket])
     try:
         if stalled is not None:
