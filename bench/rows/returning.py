@@ -75,7 +75,11 @@ def _outcome(total: int, before: list[int], after: Received, confirmed: int) -> 
     twice = sum(seq in known and seq <= confirmed for seq in after.seqs)
     twice += len(after.seqs) - len(set(after.seqs)) + (after.seqs != sorted(after.seqs))
     return Outcome(
-        total - len(known | set(after.seqs)), twice, after.first_ms, 10 + 20 * after.octets / 1_000_000, after.others
+        total - len(known | set(after.seqs)),
+        twice,
+        after.first_ms,
+        10 + 20 * after.octets / 1_000_000,
+        after.others,
     )
 
 
