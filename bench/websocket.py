@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import select
 import socket
 import ssl
 import struct
@@ -79,7 +80,10 @@ class WebSocket:
         if not re.search(rb"(?i)sec-websocket-protocol:\s*" + re.escape(subprotocol.encode()), answer):
             raise ConnectionError(f"the server did not choose {subprotocol}")
         self._buffer = bytearray(rest)
+        # It stays blocking: with a timeout Python waits in every call, also in one that says it does not want to.
         self.socket.settimeout(None)
+        self._poll = select.poll()
+        self._poll.register(self.socket, select.POLLIN)
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -130,6 +134,9 @@ class WebSocket:
                     return data
         return None
 
+    def _has_decrypted(self) -> bool:
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
     def recv(self, seconds: float) -> bytes | None:
         """The next message; None when none came in time, or none will come any more."""
         deadline = time.monotonic() + seconds
@@ -140,11 +147,10 @@ class WebSocket:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            self.socket.settimeout(left)
+            if not self._has_decrypted() and not self._poll.poll(left * 1000):
+                return None
             try:
                 chunk = self.socket.recv(max(65536, min(self._need, 1 << 22)))
-            except TimeoutError:
-                return None
             except OSError:
                 chunk = b""
             if not chunk:
