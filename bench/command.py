@@ -77,10 +77,14 @@ def main(about: str) -> int:
     host = host_facts(quick=options.quick)
     done: dict[str, list[Figure]] = {}
     failures: dict[str, str] = {}
-    for name in options.rows or ROWS:
+    for name in dict.fromkeys(options.rows or ROWS):
         start = time.monotonic()
         print(f"{name}: {ROWS[name].about}", flush=True)
-        done[name], failure = run_row(name, quick=options.quick, transport=options.direct)
+        try:
+            done[name], failure = run_row(name, quick=options.quick, transport=options.direct)
+        except KeyboardInterrupt:
+            print("\nInterrupted; everything that was started has ended.")
+            return 130
         if failure:
             failures[name] = failure
             print(f"  FAILED\n{failure}", flush=True)
