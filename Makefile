@@ -46,7 +46,7 @@ test: lint ## Everything that a change must pass (as .ci/run, which installs Chr
 soak: $(STAMP) ## The tests that run for minutes
 	$(BIN)/python -m pytest -m soak -n 0 --timeout 3600 $(ARGS)
 
-bench: $(STAMP) ## Measure: start-up, `ls`, round trips beside a direct connection
+bench: $(STAMP) ## Measure beside a plain kernel and jupyter_server; ARGS: rows, --quick, --markdown FILE
 	$(BIN)/python bench/run.py $(ARGS)
 
 docs: $(STAMP) ## Write the generated pages again: docs/reference and the map of the code
