@@ -35,6 +35,8 @@ class LinkActivity:
         self._tell_at = 0.0
         self._changes_at = 0.0
         self._may_have_changed = False
+        self._tells_all = False
+        self._time_has_passed = False  # something happened that only moves the time of the last activity
         runner.loop.add_timer(self._next_timer)
 
     def watch(self, call: Call) -> None:
@@ -42,12 +44,13 @@ class LinkActivity:
         self._watchers.append(watcher)
         call.connection.on_close.append(lambda: self._forget(watcher))
         self._tell(watcher, self._describe())
-        self._tell_at = self._tell_at or time.monotonic() + TELL_SECONDS
 
     def _next_timer(self) -> float | None:
         if not self._watchers:
             return None
-        return self._changes_at if self._may_have_changed else self._tell_at
+        if self._may_have_changed:
+            return self._changes_at
+        return self._tell_at if self._time_has_passed else None
 
     def _forget(self, watcher: _Watcher) -> None:
         if watcher in self._watchers:
@@ -70,14 +73,21 @@ class LinkActivity:
         is_due = now >= self._tell_at
         if is_due:
             self._tell_at = now + TELL_SECONDS
+        self._time_has_passed = False
         for watcher in list(self._watchers):
+            if watcher.told == item and not self._tells_all:
+                continue
             if is_due or watcher.told is None or _lasting(watcher.told) != _lasting(item):
                 self._tell(watcher, item)
                 self._changes_at = now + PACE_SECONDS
+            else:
+                self._time_has_passed = True
+        self._tells_all = False
 
     def tell_soon(self) -> None:
         """Tell everybody at the end of this turn, also of what has not changed."""
         self._tell_at = self._changes_at = 0.0
+        self._tells_all = True
 
     def cancel(self, connection: LinkConnection, number: int) -> None:
         for watcher in list(self._watchers):

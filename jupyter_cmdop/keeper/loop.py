@@ -171,7 +171,7 @@ class Loop:
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        if self._was_busy:
+        if self._was_busy and not self.is_time:
             return TIMER_SECONDS if self._resting is None else max(0.0, self._rests_until - now)
         first = now + MAX_SLEEP_SECONDS if self._resting is None else self._rests_until
         for timer in self._timers:

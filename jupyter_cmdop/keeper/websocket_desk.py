@@ -18,7 +18,7 @@ from ..core.actor import Actor
 from ..core.grants import Role
 from ..core.prompts import may_answer
 from .websocket_connection import NOT_ALLOWED, SESSION_OVER, Leaving, WebsocketConnection
-from .websocket_seat import MARK_SECONDS, MARK_SHARE_SECONDS, Seat
+from .websocket_seat import MARK_SECONDS, MARK_SHARE_SECONDS, PING_SECONDS, Seat
 
 if TYPE_CHECKING:
     from .journal_desk import JournalDesk
@@ -77,13 +77,18 @@ class WebsocketDesk:
         self._owed: list[tuple[float, int, Seat]] = []  # a heap: who is to mark when
         self._owed_count = 0
         self._leaving = Leaving()
-        self._tick_at = time.monotonic() + TICK_SECONDS
+        self._ticked_at = time.monotonic()
+        self._tick_at = self._ticked_at + TICK_SECONDS
         runner.loop.add_timer(self._next_timer)
 
     def _next_timer(self) -> float | None:
         if not self._seats and not self._leaving:
             return None
-        return min(self._tick_at, self._owed[0][0]) if self._owed else self._tick_at
+        return min(self._next_tick, self._owed[0][0]) if self._owed else self._next_tick
+
+    @property
+    def _next_tick(self) -> float:
+        return min(self._tick_at, self._ticked_at + TICK_SECONDS) if self._leaving else self._tick_at
 
     def clients(self) -> Iterator[Seat]:
         return (seat for seat in list(self._seats.values()) if seat.connection is not None)
@@ -121,6 +126,7 @@ class WebsocketDesk:
         if after is None:
             after = self._newcomer_from() if is_new else seat.settled
         seat.client = args.client
+        self._look_soon()
         seat.valid_until = (
             None if args.valid_until_seconds is None else session_seconds() + args.valid_until_seconds
         )
@@ -206,6 +212,7 @@ class WebsocketDesk:
         if seat is None:
             return False
         seat.valid_until = None if seconds is None else session_seconds() + seconds
+        self._look_soon()
         known = self._runner.session.attachments.get(attachment)
         if known is not None and known.role != seat.role:
             seat.attach_again()
@@ -231,24 +238,28 @@ class WebsocketDesk:
     def excuse(self) -> None:
         for seat in self.clients():
             seat.excuse()
+        self._tick_at = self._ticked_at
 
     def run_timers(self) -> None:
         now = time.monotonic()
-        if now < self._tick_at:
+        if now < self._next_tick:
             return
-        self._tick_at = now + TICK_SECONDS
+        self._ticked_at = now
         self._leaving.run_timers(now)
         for seat in list(self._seats.values()):
             seat.run_timer(now)
-            if (
-                seat.valid_until is not None
-                and seat.valid_until <= session_seconds()
-                and seat.connection is not None
-            ):
+            if seat.has_run_out(session_seconds()):
                 seat.valid_until = None
                 seat.observe_only()
             if seat.left_at is not None and now - seat.left_at > KEPT_SECONDS:
                 self._drop(seat)
+        self._tick_at = now + min(
+            (seat.needs_look_in(now, session_seconds()) for seat in self.clients()), default=PING_SECONDS
+        )
+
+    def _look_soon(self) -> None:
+        """Somebody is new, or is to be looked at by another time than was thought."""
+        self._tick_at = min(self._tick_at, self._ticked_at + TICK_SECONDS)
 
     def _stir(self, seat: Seat) -> None:
         self._stirred[seat] = None

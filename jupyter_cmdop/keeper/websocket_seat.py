@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 10.0
+PING_TOGETHER_SECONDS = 2.0  # earlier, when somebody else is pinged: an idle session is woken seldom
 SILENCE_SECONDS = 90.0  # without a pong: the connection is dead
 MARK_BYTES = 64 * 1024  # of output between two marks, while an earlier one is not answered yet
 MARK_SECONDS = 0.01  # between two marks of less: a mark and its answer cost as much as a cell
@@ -357,13 +358,26 @@ class Seat:
         """Nobody listened for a while: its client has the whole time again to give a sign of life, and is asked."""
         self._heard_at, self._ping_at = time.monotonic(), 0.0
 
+    def has_run_out(self, session_seconds: float) -> bool:
+        """Whether its credential was to be renewed by now."""
+        return (
+            self.valid_until is not None
+            and self.valid_until <= session_seconds
+            and self.connection is not None
+        )
+
+    def needs_look_in(self, now: float, session_seconds: float) -> float:
+        """Seconds until `run_timer` or `has_run_out` may say something else."""
+        due = min(self._ping_at, self._heard_at + SILENCE_SECONDS) - now
+        return max(0.0, due if self.valid_until is None else min(due, self.valid_until - session_seconds))
+
     def run_timer(self, now: float) -> None:
         connection = self.connection
         if connection is None:
             return
         if now - self._heard_at > SILENCE_SECONDS:
             connection.abort("no sign of life")
-        elif now >= self._ping_at:
+        elif now >= self._ping_at - PING_TOGETHER_SECONDS:
             self._ping_at = now + PING_SECONDS
             connection.ping(b"%d.%d" % (self.sent, self._unproven.written))
 
