@@ -467,6 +467,8 @@ def _seat_dates(dates: list[str]) -> None:
         session_id="s",
         gone=lambda seat, code: None,
         caught_up=lambda seat: None,
+        stirred=lambda seat: None,
+        owes_mark=lambda seat, due: None,
     )
     seat._was_away = True
     for date in dates[:8]:

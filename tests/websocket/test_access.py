@@ -187,8 +187,8 @@ def test_closing_the_session_says_so(session: Sessions, closing: Closing) -> Non
 
 
 def test_activity_and_pings(view: View, shared: Session, link: ServerLink, gate: Gate) -> None:
-    """What a Jupyter server culls by: at once, and on each change, until it is cancelled. And a client that says nothing
-    is pinged meanwhile, so that no proxy cuts it off; that it answers is no activity.
+    """What a Jupyter server culls by: at once, and on each change, until it is cancelled. And a client that says
+    nothing is pinged meanwhile, so that no proxy cuts it off; that it answers is no activity.
     """
     number = link.start("activity", {})
 
