@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tornado import web
 
-from jupyter_cmdop.client.errors import ClientError, IdTaken, KeeperGone, LinkTimeout, Refused, SpawnFailed
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    IdTaken,
+    KeeperGone,
+    LinkTimeout,
+    Refused,
+    SpawnFailed,
+    UnknownSession,
+)
 from jupyter_cmdop.core.refusal import HTTP_STATUS
 
 
@@ -21,6 +29,8 @@ def http_error(error: ClientError) -> web.HTTPError:
     match error:
         case Refused():
             return problem(HTTP_STATUS[error.refusal.code], error.refusal.message)
+        case UnknownSession():
+            return problem(404, error.message)
         case KeeperGone() | LinkTimeout():
             return problem(503, error.message)
         case IdTaken():

@@ -28,6 +28,7 @@ from .beside import Beside, ServerHandler, slots, summary, take_routes_back
 from .grants import GrantGate
 from .handlers import SessionActionHandler
 from .identity import People
+from .link_socket import LinkSocketHandler
 from .kernel_manager import SessionKernelManager
 from .notebooks import NotebookSessions
 from .settings import Keep, Settings, Share
@@ -35,6 +36,7 @@ from .websocket import SessionWebsocketHandler
 from .websockets_open import OpenWebsockets
 from .workspace import Workspace
 
+_NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?:@[0-9a-f-]+)?)"
 _KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
 
 
@@ -163,6 +165,7 @@ class CmdopApp(ExtensionApp):
             (rf"{kernels}/channels", SessionWebsocketHandler),
             (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
             (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
+            (url_path_join(base_url, "cmdop", "api", "sessions", _NAME, "link"), LinkSocketHandler),
         ]
 
     def _settings(self, workspace: Workspace) -> Settings:

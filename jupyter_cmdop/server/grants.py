@@ -2,8 +2,8 @@
 
 A gate stands before whatever identity provider is configured. It looks for a grant in the Authorization header only
 (never in a URL, which logs and histories keep), and knows one by the connection files of the sessions that live. Then
-it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on two routes, the model of his
-session's kernel and its websocket. On every other one he is refused before anything of it runs, whatever another
+it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on three routes, the model of his
+session's kernel, its websocket and its link. On every other one he is refused before anything of it runs, whatever another
 extension thinks of users who are logged in.
 """
 
@@ -30,6 +30,7 @@ from jupyter_cmdop.core.grants import ROLE_RIGHTS, Role
 
 from .errors import http_error, problem
 from .identity import GrantUser, Person
+from .link_socket import LinkSocketHandler
 from .websocket import SessionWebsocketHandler
 
 CLIENT = "jupyter server: grant"
@@ -138,11 +139,10 @@ class GrantGate:
 
     async def _bearer(self, handler: web.RequestHandler, granted: Granted) -> GrantUser:
         handler.current_user = None  # the page of a refusal asks who is logged in
-        kernel_id = (handler.path_kwargs or {}).get("kernel_id")
-        if not _is_open_to_grants(handler) or kernel_id != granted.session:
-            raise web.HTTPError(403, "a grant is good for its own session's kernel and websocket only")
+        if not _is_open_to_grants(handler) or not await _is_for(handler, granted.session):
+            raise web.HTTPError(403, "a grant is good for its own session's kernel, websocket and link only")
         try:
-            return GrantUser.of(await verify(granted), granted.session)
+            return GrantUser.of(await verify(granted), granted.session, granted.token)
         except Refused as refused:
             raise problem(403, refused.message) from refused
         except ClientError as error:
@@ -165,9 +165,16 @@ class GrantGate:
 
 def _is_open_to_grants(handler: web.RequestHandler) -> bool:
     """The whole list of what a grant opens; what is not named here is closed."""
-    if isinstance(handler, SessionWebsocketHandler):
+    if isinstance(handler, SessionWebsocketHandler | LinkSocketHandler):
         return True
     return type(handler) is KernelHandler and handler.request.method == "GET"
+
+
+async def _is_for(handler: web.RequestHandler, session: str) -> bool:
+    """Whether the route of this request names the session."""
+    if isinstance(handler, LinkSocketHandler):
+        return await handler.session_id() == session
+    return (handler.path_kwargs or {}).get("kernel_id") == session
 
 
 def _header_token(handler: web.RequestHandler) -> str | None:

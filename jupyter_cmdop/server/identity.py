@@ -61,11 +61,12 @@ class GrantUser(User):
 
     person: Person
     kernel_id: str
+    token: str
 
     @classmethod
-    def of(cls, person: Person, kernel_id: str) -> GrantUser:
+    def of(cls, person: Person, kernel_id: str, token: str) -> GrantUser:
         made = cls(username=person.actor.id, name=person.actor.display_name)
-        made.person, made.kernel_id = person, kernel_id
+        made.person, made.kernel_id, made.token = person, kernel_id, token
         return made
 
 

@@ -22,6 +22,7 @@ from tornado import web
 from jupyter_cmdop.client.errors import ClientError
 
 from .identity import People, Person
+from .link_socket import OpenLinks
 from .splice import Splices
 from .websocket import CREDENTIAL_SECONDS
 from .workspace import Credential, Workspace
@@ -49,6 +50,7 @@ class OpenWebsockets:
     ) -> None:
         self.people = people
         self.splices = Splices()
+        self.links = OpenLinks(people)
         self._manager = manager
         self._provider = provider
         self._workspace = workspace
@@ -64,6 +66,7 @@ class OpenWebsockets:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.splices.close()
+        self.links.close()
 
     # --- what the handlers say
 
@@ -97,6 +100,9 @@ class OpenWebsockets:
         for credential in self._workspace.credentials():
             if credential.username == user.username:
                 self._run(self._drop(credential, "logged out"))
+        for link in self.links.that_can_end():
+            if link.username == user.username:
+                link.end_login("logged out")
 
     # --- renewal
 
@@ -107,6 +113,9 @@ class OpenWebsockets:
 
     async def renew_all(self) -> None:
         """Look at each credential once."""
+        for link in self.links.that_can_end():
+            if not await self._is_still_good(link, link.username):
+                link.end_login("its login has ended")
         for credential in await asyncio.to_thread(self._workspace.credentials):
             session = self._session_of(credential)
             if session is None:
@@ -128,8 +137,9 @@ class OpenWebsockets:
     async def _is_good(self, credential: Credential) -> bool:
         """Ask the identity provider once more, with the request that opened the websocket."""
         handler: Any = self._requests.get((credential.session, credential.attachment))
-        if handler is None:
-            return True
+        return handler is None or await self._is_still_good(handler, credential.username)
+
+    async def _is_still_good(self, handler: Any, username: str) -> bool:
         # Both are what providers remember of a request, and would answer with.
         handler._jupyter_current_user = None  # noqa: SLF001
         handler.__dict__.pop("_cached_hub_user", None)
@@ -140,7 +150,7 @@ class OpenWebsockets:
         except (OSError, web.HTTPError) as error:
             log.warning("a login cannot be looked at again (%s); it stands for now", error)
             return True
-        return user is not None and user.username == credential.username
+        return user is not None and user.username == username
 
     async def _drop(self, credential: Credential, reason: str) -> None:
         session = self._session_of(credential)
