@@ -43,6 +43,7 @@ def open_websocket(
     from websockets.typing import Subprotocol
 
     try:
+        # Old releases connect when called, new ones when entered; leaving it is `close`, which its owner calls.
         return connect(
             server.address(*path, websocket=True) + query,
             additional_headers=server.headers,
@@ -56,7 +57,7 @@ def open_websocket(
             close_timeout=CLOSE_SECONDS,
             max_size=MESSAGE_BYTES,
             logger=_log,
-        )
+        ).__enter__()
     except exceptions.InvalidStatus as error:
         answer = error.response
         raise server.explain(

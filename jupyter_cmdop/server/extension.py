@@ -32,7 +32,7 @@ from .link_socket import LinkSocketHandler
 from .kernel_manager import SessionKernelManager
 from .notebooks import NotebookSessions
 from .settings import Keep, Settings, Share
-from .websocket import SessionWebsocketHandler
+from .websocket import NamedWebsocketHandler, SessionWebsocketHandler
 from .websockets_open import OpenWebsockets
 from .workspace import Workspace
 
@@ -166,6 +166,7 @@ class CmdopApp(ExtensionApp):
             (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
             (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
             (url_path_join(base_url, "cmdop", "api", "sessions", _NAME, "link"), LinkSocketHandler),
+            (url_path_join(base_url, "cmdop", "api", "sessions", _NAME, "channels"), NamedWebsocketHandler),
         ]
 
     def _settings(self, workspace: Workspace) -> Settings:

@@ -172,9 +172,13 @@ def _is_open_to_grants(handler: web.RequestHandler) -> bool:
 
 async def _is_for(handler: web.RequestHandler, session: str) -> bool:
     """Whether the route of this request names the session."""
-    if isinstance(handler, LinkSocketHandler):
-        return await handler.session_id() == session
-    return (handler.path_kwargs or {}).get("kernel_id") == session
+    named = handler.path_kwargs or {}
+    if "name" not in named:
+        return named.get("kernel_id") == session
+    try:
+        return (await asyncio.to_thread(Registry.of_user().resolve, named["name"])).id == session
+    except ClientError:
+        return False
 
 
 def _header_token(handler: web.RequestHandler) -> str | None:

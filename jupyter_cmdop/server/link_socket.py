@@ -131,17 +131,6 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         found: OpenWebsockets = self.settings["cmdop_websockets"]
         return found
 
-    @property
-    def name(self) -> str:
-        return str(self.path_kwargs["name"])
-
-    async def session_id(self) -> str | None:
-        """The session that this route names now, if there is one."""
-        try:
-            return (await asyncio.to_thread(Registry.of_user().resolve, self.name)).id
-        except ClientError:
-            return None
-
     # ------------------------------------------------------------------ before the upgrade
 
     @ws_authenticated
@@ -153,7 +142,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self.username = person.username
         with self.websockets.links.opened(self, person.actor.id):
             try:
-                found = await asyncio.to_thread(find_live, name, OWNER, Registry.of_user())
+                found = await self.websockets.find(name, person)
                 path = link_of(found)
                 connection = await asyncio.to_thread(open_link, path, OPEN_SECONDS)
             except ClientError as error:

@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 from jupyter_server.auth import IdentityProvider, User
 from tornado import web
 
-from jupyter_cmdop.client.errors import ClientError
+from jupyter_cmdop.client.errors import ClientError, UnknownSession
+from jupyter_cmdop.client.identity import OWNER
+from jupyter_cmdop.client.reach import find_live
+from jupyter_cmdop.client.registry import Found, Registry
 
 from .identity import People, Person
 from .link_socket import OpenLinks
 from .splice import Splices
-from .websocket import CREDENTIAL_SECONDS
+from .websocket import CREDENTIAL_SECONDS, ElsewhereSession
 from .workspace import Credential, Workspace
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class OpenWebsockets:
         self._manager = manager
         self._provider = provider
         self._workspace = workspace
+        self._elsewhere: dict[str, ElsewhereSession] = {}
         self._requests: dict[tuple[str, str], web.RequestHandler] = {}
         self._seen: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,7 +80,28 @@ class OpenWebsockets:
             return None
         return CREDENTIAL_SECONDS
 
-    def opened(self, session: SessionKernel, attachment: str, handler: web.RequestHandler) -> None:
+    async def find(self, name: str, person: Person) -> Found:
+        """The live session that a name, an id or NAME@PREFIX stands for.
+
+        Raises:
+            UnknownSession: there is none, or none that this person may know of: the owner knows all of his, everybody
+                else those that this server shows. (The bearer of a grant was let in for this one session.)
+        """
+        found = await asyncio.to_thread(find_live, name, OWNER, Registry.of_user())
+        is_owner = person.actor.id == self.people.owner.actor.id
+        if person.grant is None and not is_owner and not self._is_shown(found):
+            raise UnknownSession(name)
+        return found
+
+    def _is_shown(self, found: Found) -> bool:
+        workspace = None if found.pointer is None else found.pointer.workspace
+        return workspace == self._workspace.path or self._workspace.opened(found.id) is not None
+
+    def opened(
+        self, session: SessionKernel | ElsewhereSession, attachment: str, handler: web.RequestHandler
+    ) -> None:
+        if isinstance(session, ElsewhereSession):
+            self._elsewhere[session.kernel_id] = session
         person = self.people.of(handler)
         if self.valid_seconds(handler, person) is None:
             return
@@ -125,6 +150,8 @@ class OpenWebsockets:
             elif self._is_known(credential) or self._is_seen(credential):
                 args = {"attachment": credential.attachment, "valid_until_seconds": CREDENTIAL_SECONDS}
                 answer = await _ask(session, "renew", args)
+                if answer is None and isinstance(session, ElsewhereSession):
+                    del self._elsewhere[session.kernel_id]  # it has ended
                 if answer is not None and not answer.get("renewed"):
                     self._forget(credential)  # the websocket has ended
 
@@ -162,8 +189,9 @@ class OpenWebsockets:
         self._requests.pop((credential.session, credential.attachment), None)
         self._workspace.forget_websocket(credential.session, credential.attachment)
 
-    def _session_of(self, credential: Credential) -> SessionKernel | None:
-        return next((s for s in self._manager.sessions() if s.kernel_id == credential.session), None)
+    def _session_of(self, credential: Credential) -> SessionKernel | ElsewhereSession | None:
+        shown = next((s for s in self._manager.sessions() if s.kernel_id == credential.session), None)
+        return shown or self._elsewhere.get(credential.session)
 
     def _run(self, doing: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(doing)
@@ -171,7 +199,7 @@ class OpenWebsockets:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _ask(session: SessionKernel, verb: str, args: dict[str, Any]) -> Any:
+async def _ask(session: SessionKernel | ElsewhereSession, verb: str, args: dict[str, Any]) -> Any:
     """The answer, None when the keeper gives none now."""
     try:
         return await session.ask(verb, args)

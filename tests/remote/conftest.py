@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.far import Far
-from tests.server.jupyter import TOKEN, Server, Servers, end_all_sessions
-from tests.support import Home, Sessions, clients, closing, gate, home, module_session, session
-from tests.websocket.front import Network
+from tests.remote.far import Cable, Far
+from tests.server.jupyter import TOKEN, Server, Servers
+from tests.support import Home, clients, closing, gate, home, module_session, session
 
 __all__ = ["clients", "closing", "gate", "home", "module_session", "servers", "session"]
 
@@ -43,19 +42,13 @@ def far(server: Server, token_file: Path) -> Far:
 
 
 @pytest.fixture
-def network(server: Server) -> Iterator[Network]:
+def network(server: Server) -> Iterator[Cable]:
     """What stands between a client and the server, and can be cut."""
-    made = Network(("127.0.0.1", server.port))
+    made = Cable(("127.0.0.1", server.port))
     try:
         yield made
     finally:
         made.close()
-
-
-@pytest.fixture(scope="module")
-def shared(module_session: Sessions, home: Home) -> Iterator[Sessions]:
-    yield module_session
-    end_all_sessions(home)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import CliResult, finish_cli, start_cli
+from tests.websocket.front import Network
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,17 @@ class Far:
         if self.grant_file is not None:
             said["CMDOP_GRANT_FILE"] = str(self.grant_file)
         return said
+
+
+class Cable(Network):
+    """A network that can be cut: what is open is closed at both ends, and new connections work."""
+
+    def cut(self) -> None:
+        def close() -> None:
+            for end in self._open:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(end)
+                end.close()
+            self._open.clear()
+
+        self._do(close)

@@ -16,7 +16,7 @@ def lone(module_session: Sessions) -> Session:
 
 def test_run_read_and_log_are_those_of_the_machine_itself(far: Far, lone: Session) -> None:
     result = far("run", lone.name, "print('from afar')\n6 * 7").data
-    assert (result["status"], result["text"]) == ("ok", "from afar\n42")
+    assert (result["status"], result["text"]) == ("ok", "from afar\n42\n")
     here = lone.wait(result["operation"], wait_seconds=0)
     assert (here.operation, here.status) == (result["operation"], "ok")
     assert far("read", lone.name).data == run_cli("read", lone.name).data
@@ -117,5 +117,5 @@ def test_a_session_that_is_made_and_listed_by_url(far: Far, lone: Session) -> No
     assert (made["name"], made["created"]) == ("made-afar", True)
     assert far("new", "made-afar", code=3).data["refusal"]["code"] == "name_taken"
     assert far("new", "made-afar", "--if-exists", "attach").data["created"] is False
-    assert far("run", "made-afar", "2 + 2").data["text"] == "4"
+    assert far("run", "made-afar", "2 + 2").data["text"] == "4\n"
     far("close", "made-afar")
