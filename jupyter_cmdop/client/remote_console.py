@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 UNHEARD_REQUESTS = 256
 """Requests of which nothing was heard that are kept for another connection; a console has one or two."""
+GIVEN_MESSAGES = 50_000
+"""Ids of what was passed on; far more than a keeper sends between two of its marks."""
 LOOK_SECONDS = 0.2
 """How long anything here waits before it looks whether it is to end."""
 STOP_SECONDS = 5.0
@@ -62,6 +64,7 @@ class RemoteConsole:
         self._is_open = threading.Event()
         self._websocket: ClientConnection | None = None
         self._unheard: dict[str, bytes] = {}
+        self._given: dict[tuple[str, str], None] = {}
         self._identities: dict[str, list[bytes]] = {}
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -264,15 +267,22 @@ class RemoteConsole:
         """A message of the session."""
         try:
             message = websocket_wire.decode_v1(frame)
-            parent = _parent_id(message.parent)
+            parent = _named(message.parent).msg_id
+            header = _named(message.header)
+            message_id = (message.channel, header.msg_id)
         except WireError as error:
             log.warning("a message of the session is not passed on: %s", error)
             return
+        if message_id in self._given:
+            return  # the last batch before the connection was lost may come twice
+        self._given[message_id] = None
+        while len(self._given) > GIVEN_MESSAGES:
+            del self._given[next(iter(self._given))]
         with self._lock:
             self._unheard.pop(parent, None)
             identities = self._identities.get(parent)
         if message.channel == "iopub":
-            identities = [_topic(message.header)]
+            identities = [f"kernel.{header.msg_type}".encode()]
         elif identities is None:
             return  # an answer for somebody who is not here
         parts = [message.header, message.parent, message.metadata, message.content, *message.buffers]
@@ -290,9 +300,9 @@ class _Named(msgspec.Struct):
     msg_type: str = ""
 
 
-def _parent_id(parent: bytes) -> str:
-    return zmq_wire.decode_as(msgspec.json.Decoder(_Named), parent, what="parent").msg_id
+def _named(part: bytes) -> _Named:
+    """What tells of a header or a parent header who it is."""
+    return zmq_wire.decode_as(_NAMED, part, what="header")
 
 
-def _topic(header: bytes) -> bytes:
-    return f"kernel.{zmq_wire.decode_as(msgspec.json.Decoder(_Named), header, what='header').msg_type}".encode()
+_NAMED = msgspec.json.Decoder(_Named)
