@@ -71,7 +71,7 @@ def test_read_only_follows(far: Far, lone: Session) -> None:
 def test_a_cut_loses_nothing_and_runs_nothing_twice(
     server: JupyterServer, network: Cable, token_file: Path, lone: Session, clients: Clients
 ) -> None:
-    """The connection is cut while a cell prints, and again when a request is on its way."""
+    """The connection is cut while a cell prints, and again before a request, which is then of another time."""
     told: list[str] = []
     there = Server(f"http://127.0.0.1:{network.address[1]}/", read_credential(token_file))
     with RemoteConsole(there, lone.id, tell=told.append) as path:
@@ -83,6 +83,8 @@ def test_a_cut_loses_nothing_and_runs_nothing_twice(
         assert text_of(seen, cell).split() == [str(n) for n in range(200)]
         assert reply_of(client, cell)["content"]["status"] == "ok"
         network.cut()
+        away = client.execute("print('made while away')")
+        assert reply_of(client, away)["content"]["ename"] == "cmdop.stale_generation"
         again = client.execute("print('after the cut')")
         assert text_of(iopub_until(client, is_idle_of(again)), again) == "after the cut\n"
         assert reply_of(client, again)["content"]["status"] == "ok"
