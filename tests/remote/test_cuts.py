@@ -64,7 +64,7 @@ def test_run_that_ended_while_the_server_was_away(
     wait_for_status(lone, lambda s: not s.running)
     servers.add(first.again())
     result = finish_cli(running)
-    assert (result.code, "".join(lines) + result.out) == (0, "before\nat the end\n"), result.err
+    assert (result.code, "".join(lines) + result.out) == (0, "before\nwaiting\nat the end\n"), result.err
     asked = far.start("run", lone.name, "2 + 3")
     assert finish_cli(asked).data["duplicate"] is False
 

@@ -109,8 +109,8 @@ def test_another_unix_user_comes_in_through_the_server(
     server: Server, lone: Session, tmp_path: Path, home: Home
 ) -> None:
     """The documented recipe: an observer sees, is refused, gets a peer's grant, and runs and takes over."""
-    text = run_cli("invite", lone.name, "--as", "bob", "--role", "observer", "--grant-file-out", "-").out
-    more = run_cli("invite", lone.name, "--as", "bob", "--grant-file-out", "-").out
+    text = run_cli("invite", lone.name, "--as", "bob-of-here", "--role", "observer", "--grant-file-out", "-").out
+    more = run_cli("invite", lone.name, "--as", "bob-of-here", "--grant-file-out", "-").out
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | 0o011)
@@ -146,10 +146,10 @@ def test_another_unix_user_comes_in_through_the_server(
         "seen": None,
         "refused": "read_only",
         "ran": "ok",
-        "took": "bob",
+        "took": "bob-of-here",
         "here": [],
     }
-    entry = wait_for_entry(lone, "admitted", actor="bob")
+    entry = wait_for_entry(lone, "admitted", actor="bob-of-here")
     assert entry["data"]["code"] == "print('by bob')"
     lone.take("the end of the story")
     lone.release()
