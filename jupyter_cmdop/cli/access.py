@@ -55,7 +55,8 @@ def _grant_file(path: str | None) -> Iterator[Callable[[str], None]]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise GrantFileError(
-            f"{path} cannot be made ({error.strerror})", next=("--grant-file-out with the name of a new file",)
+            f"{path} cannot be made ({error.strerror})",
+            next=("--grant-file-out with the name of a new file",),
         ) from error
     with open(descriptor, "w", encoding="utf-8") as file:
         try:
@@ -83,7 +84,9 @@ def _describe_file(invite: shapes.Invite, name: str, path: str, server: Server |
     url = "URL" if server is None else server.url
     return "\n".join(
         (
-            render.one_line(f"{invite.actor} ({invite.kind}, {invite.role}) may come in {_until(invite)}, with {path}:"),
+            render.one_line(
+                f"{invite.actor} ({invite.kind}, {invite.role}) may come in {_until(invite)}, with {path}:"
+            ),
             render.one_line(f"  jupyter cmdop --url {url} --grant-file FILE status {name}"),
             render.one_line(f"  jupyter cmdop revoke {name} {invite.grant}    ends it"),
         )
@@ -97,7 +100,9 @@ def _until(invite: shapes.Invite) -> str:
 def _describe(invite: shapes.Invite, name: str, *, is_here: bool) -> str:
     lines = [f"{invite.actor} ({invite.kind}, {invite.role}) may come in {_until(invite)}:"]
     if not is_here:
-        lines.append("  its connection file is on the server; --grant-file-out FILE writes what opens it by --url")
+        lines.append(
+            "  its connection file is on the server; --grant-file-out FILE writes what opens it by --url"
+        )
     elif invite.connection_file:
         path = shlex.quote(invite.connection_file)
         lines.append(f"  jupyter console --existing {path}")

@@ -124,6 +124,10 @@ class _Watch:
                     return self._until_end_or_cut()
                 except KeeperGone as gone:
                     self._ask_again(gone)
+                except Refused as refused:
+                    if not self._is_again or refused.refusal.code != "unknown_session":
+                        raise
+                    raise ServerProblem(refused.message, next=("log",)) from refused
 
     def _until_end_or_cut(self) -> shapes.RunResult:
         while True:

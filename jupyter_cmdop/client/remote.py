@@ -244,7 +244,10 @@ class Server:
             return ServerProblem(
                 f"{self.url} sends its visitors to {target or 'another address'}: that is a login page, or the "
                 "server's right address",
-                next=("--url with the server's right address", "on a JupyterHub: --url https://HUB/user/NAME/"),
+                next=(
+                    "--url with the server's right address",
+                    "on a JupyterHub: --url https://HUB/user/NAME/",
+                ),
             )
         what = "a page" if 200 <= status < 300 else f"HTTP {status}"
         return ServerProblem(

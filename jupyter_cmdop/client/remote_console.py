@@ -1,10 +1,11 @@
 """A kernel connection on this machine for a session on another: unmodified clients, and a websocket in place of ZMQ.
 
-`jupyter console` wants a connection file and five sockets. They are made here, in a directory that is ours alone and with
-a key that nobody else has; what goes in and out passes over the session's kernel websocket, which names and arbitrates
-its actor as it does for a browser. When the websocket is lost it is opened again under the same header session, and
-the keeper gives what came meanwhile. A request that was sent and of which nothing was heard is sent again: a keeper
-knows the message id, and runs nothing twice.
+`jupyter console` wants a connection file and five sockets. They are made here, in a directory that is ours alone and
+with a key that nobody else has; what goes in and out passes over the session's kernel websocket, which names and
+arbitrates its actor as it does for a browser. When the websocket is lost it is opened again under the same header
+session, and the keeper gives what came meanwhile. A request that was sent and of which nothing was heard is sent again:
+a keeper knows the message id, and runs nothing twice; what was made while the websocket was away it refuses, and says
+so.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class RemoteConsole:
         poller.register(self._arrived, zmq.POLLIN)
         names = {id(socket): channel for channel, socket in self._sockets.items()}
         while not self._stop.is_set():
-            for socket, _ in poller.poll(LOOK_SECONDS * 1000):
+            for socket, _ in poller.poll(int(LOOK_SECONDS * 1000)):
                 if socket is self._arrived:
                     self._give(socket.recv())
                     continue

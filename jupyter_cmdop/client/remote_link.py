@@ -27,7 +27,9 @@ MESSAGE_BYTES = 64 * 1024 * 1024
 """Of one message from the server. The keeper's frames come in pieces much smaller than this."""
 
 _log = logging.getLogger(__name__)
-_log.setLevel(logging.INFO)  # the library's debug lines have the headers of the request, and so the credential
+_log.setLevel(
+    logging.INFO
+)  # the library's debug lines have the headers of the request, and so the credential
 
 
 def open_websocket(

@@ -137,15 +137,15 @@ class RemoteSession(Session):
                     raise
                 problem = error
             else:
-                self.tell("note: connected again")
+                # Only what has ended lets nobody attach: its journal answers, and tells the rest.
+                has_ended = self._connection.welcome.attachment is None
+                self.tell(f"note: {self.name} does not go on" if has_ended else "note: connected again")
                 return
         message = f"{problem.message}; tried {len(RETRY_SECONDS)} times in {sum(RETRY_SECONDS):.0f} s"
         raise ServerProblem(message, next=problem.next) from gone
 
 
-def _connect(
-    server: Server, name: str, *, identity: Identity, client: str, persistent: bool
-) -> Connection:
+def _connect(server: Server, name: str, *, identity: Identity, client: str, persistent: bool) -> Connection:
     carrier = RemoteLink.open(server, name)
     return Connection.over(
         carrier.socket,

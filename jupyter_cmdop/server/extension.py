@@ -28,8 +28,8 @@ from .beside import Beside, ServerHandler, slots, summary, take_routes_back
 from .grants import GrantGate
 from .handlers import SessionActionHandler
 from .identity import People
-from .link_socket import LinkSocketHandler
 from .kernel_manager import SessionKernelManager
+from .link_socket import LinkSocketHandler
 from .notebooks import NotebookSessions
 from .settings import Keep, Settings, Share
 from .websocket import NamedWebsocketHandler, SessionWebsocketHandler

@@ -2,9 +2,9 @@
 
 A gate stands before whatever identity provider is configured. It looks for a grant in the Authorization header only
 (never in a URL, which logs and histories keep), and knows one by the connection files of the sessions that live. Then
-it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on three routes, the model of his
-session's kernel, its websocket and its link. On every other one he is refused before anything of it runs, whatever another
-extension thinks of users who are logged in.
+it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on a few routes: the model of his
+session's kernel, its websocket and its link. On every other one he is refused before anything of it runs, whatever
+another extension thinks of users who are logged in.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A session's link over a websocket: what the command line says locally to a keeper, said from somewhere else.
 
 `<base_url>cmdop/api/sessions/<name>/link` is authenticated, authorised and checked for its Origin as a kernel's
-websocket is. Then the frames of the link pass in binary messages, cut wherever that is convenient. The server reads what
-the client says, and passes on what a client may say: it makes the hello itself, from whom it has authenticated, and
-leaves out the verbs that are for servers. What the keeper says is passed on unread. Nothing is stored between the two: a
-side that does not read stops the other one.
+websocket is. Then the frames of the link pass in binary messages, cut wherever that is convenient. The server reads
+what the client says, and passes on what a client may say: it makes the hello itself, from whom it has authenticated,
+and leaves out the verbs that are for servers. What the keeper says is passed on unread. Nothing is stored between the
+two: a side that does not read stops the other one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,10 +33,11 @@ from jupyter_cmdop.client.sockets import open_link
 from jupyter_cmdop.core.actor import ACTOR_KINDS, BadName, check_session_name
 from jupyter_cmdop.core.refusal import Refusal
 from jupyter_cmdop.wire.errors import WireError
-from jupyter_cmdop.wire.link import FrameDecoder, FrameWatch, encode_frame, unspill
+from jupyter_cmdop.wire.link import FrameDecoder, FrameWatch, encode_frame, encode_spilling, unspill
 
 from .errors import http_error, problem
 from .identity import GrantUser, People
+from .link_past import PastLink
 
 if TYPE_CHECKING:
     from .websockets_open import OpenWebsockets
@@ -114,6 +115,8 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._is_ending = False
         self._no_hello: asyncio.TimerHandle | None = None
         self._session_id = ""
+        self._past: PastLink | None = None
+        self._saying = asyncio.Lock()
 
     def set_default_headers(self) -> None:
         """What Jupyter sets for pages means nothing here."""
@@ -134,7 +137,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     # ------------------------------------------------------------------ before the upgrade
 
     @ws_authenticated
-    async def get(self, name: str) -> None:  # type: ignore[override]
+    async def get(self, name: str) -> None:
         user = self.current_user
         if not await ensure_async(self.authorizer.is_authorized(self, user, "execute", "kernels")):
             raise problem(403, "this server's authorizer does not let you use kernels")
@@ -145,40 +148,53 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 found = await self.websockets.find(name, person)
                 path = link_of(found)
                 connection = await asyncio.to_thread(open_link, path, OPEN_SECONDS)
+            except UnknownSession as error:
+                self._past = await self._find_past(name)
+                if self._past is None:
+                    raise http_error(error) from error
             except ClientError as error:
                 raise http_error(error) from error
-            self._session_id = found.id
-            self._reader, self._writer = await asyncio.open_unix_connection(sock=connection)
+            else:
+                self._session_id = found.id
+                self._reader, self._writer = await asyncio.open_unix_connection(sock=connection)
             try:
                 await super().get(name=name)
             finally:
                 await self._let_go()
+
+    async def _find_past(self, name: str) -> PastLink | None:
+        """What is left of a session that has ended, for the owner; others were let in by what has ended too."""
+        if not self._is_owner():
+            return None
+        try:
+            found = await asyncio.to_thread(Registry.of_user().resolve, name)
+        except ClientError:
+            return None
+        return None if found.is_live or found.record is None else PastLink(found, self._say)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What is refused before the upgrade, as a program can read it: code, message, what to do next."""
         error = (kwargs.get("exc_info") or (None, None, None))[1]
         said = error.log_message if isinstance(error, web.HTTPError) else None
         cause = None if error is None else error.__cause__
-        code, following, refusal = _CODES.get(status_code, "error"), (), None
+        shape: dict[str, Any] = {"code": _CODES.get(status_code, "error"), "message": said or self._reason}
         if isinstance(cause, ClientError):
-            code, following = cause.code, cause.next
-            refusal = cause.refusal.to_dict() if isinstance(cause, Refused) else None
-        shape = {"code": code, "message": said or self._reason, "next": list(following)}
-        if refusal is not None:
-            shape["refusal"] = refusal
+            shape |= {"code": cause.code, "next": list(cause.next)}
+        if isinstance(cause, Refused):
+            shape["refusal"] = cause.refusal.to_dict()
         self.set_header("Content-Type", "application/json")
-        self.finish(msgspec.json.encode(shape))
+        self._run(_done(self.finish(msgspec.json.encode(shape))))
 
     # ------------------------------------------------------------------ what the client says
 
-    def open(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def open(self, *args: Any, **kwargs: Any) -> None:
         super().open()
         self.set_nodelay(True)
         self._no_hello = asyncio.get_running_loop().call_later(
             HELLO_SECONDS, self._end, NOT_ALLOWED, "it did not say who it is"
         )
 
-    async def on_message(self, message: str | bytes) -> None:  # type: ignore[override]
+    async def on_message(self, message: str | bytes) -> None:
         # tornado reads the next one when this is done: a keeper that does not read stops its client.
         if self._is_ending:
             return
@@ -209,6 +225,11 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     async def _ask(self, header: dict[str, Any], payload: bytes) -> None:
         number, verb = header.get("id"), header.get("verb")
+        if self._past is not None:
+            if isinstance(number, int) and isinstance(verb, str):
+                args = unspill(header, payload).get("args", {})
+                self._run(_done(self._past.ask(number, verb, args)))
+            return
         if not isinstance(number, int) or not isinstance(verb, str) or verb in VERBS - {"rename", "invite"}:
             await self._pass(encode_frame(header, payload))  # the keeper says what is wrong with it
             return
@@ -256,7 +277,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             return
         person = self.websockets.people.of(self)
         if hello.actor not in (None, person.actor.id) and not self._is_owner():
-            message = f"you came in as {person.actor.id}, and not as {hello.actor[:128]!r}"  # type: ignore[index]
+            message = f"you came in as {person.actor.id}, and not as {str(hello.actor)[:128]!r}"
             self._turn_away(Refusal("forbidden", message))
             return
         said = {
@@ -269,6 +290,9 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._is_greeted = True
         if self._no_hello is not None:
             self._no_hello.cancel()
+        if self._past is not None:
+            self._answer(self._past.hello(person.actor))
+            return
         await self._pass(encode_frame({"hello": said}))
         self._run(self._pump())
 
@@ -278,7 +302,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         return person.grant is None and person.actor.id == people.owner.actor.id
 
     def _identity(self, actor: str | None, kind: str | None) -> Identity:
-        """Whom this link is for: the owner, who may name an actor as he may locally, or whom the server has verified."""
+        """Whom this link is for: the owner, who may name an actor as he may locally; else whom we have verified."""
         user = self.current_user
         if isinstance(user, GrantUser):
             return Identity(token=user.token)  # the keeper looks at it once more
@@ -313,9 +337,18 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self._answers.append(frame)
             return
         try:
-            self.write_message(frame, binary=True)
+            # It is in its place among the others when this returns; only its way out is waited for.
+            written = self.write_message(frame, binary=True)
         except WebSocketClosedError:
-            pass  # nobody is left who could be told
+            return  # nobody is left who could be told
+        self._run(_done(written))
+
+    async def _say(self, header: Mapping[str, Any]) -> None:
+        """Say something of a session that has ended, when there is room for it."""
+        frame = encode_spilling(header, "item" if "item" in header else "result")
+        async with self._saying:
+            for start in range(0, len(frame), PIECE_BYTES):
+                await self.write_message(frame[start : start + PIECE_BYTES], binary=True)
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer({"id": number, "refusal": refusal.to_dict()})
@@ -414,6 +447,13 @@ _CODES = {
     429: "rate_limited",
     503: "keeper_gone",
 }
+
+
+async def _done(writing: Awaitable[None]) -> None:
+    try:
+        await writing
+    except (WebSocketClosedError, StreamClosedError):
+        pass  # nobody is left who could read it
 
 
 def _short(reason: str) -> str:

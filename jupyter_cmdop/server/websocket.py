@@ -84,7 +84,7 @@ class NamedWebsocketHandler(SessionWebsocketHandler):
     """
 
     @ws_authenticated
-    async def get(self, name: str) -> None:  # type: ignore[override]
+    async def get(self, name: str) -> None:
         websockets: OpenWebsockets = self.settings["cmdop_websockets"]
         try:
             self._found = await websockets.find(name, websockets.people.of(self))

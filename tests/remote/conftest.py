@@ -56,5 +56,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/remote/" in item.nodeid and "test_pure" not in item.nodeid:
             item.add_marker(pytest.mark.kernel)
-
-

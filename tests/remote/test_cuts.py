@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ import pytest
 from jupyter_cmdop.client.session import Session
 from tests.remote.far import Cable, Far
 from tests.server.jupyter import Servers
-from tests.support import Gate, Sessions, finish_cli, wait_for_entry, wait_for_running, wait_for_status
+from tests.support import (
+    LIMIT_SECONDS,
+    CliResult,
+    Gate,
+    Sessions,
+    wait_for_entry,
+    wait_for_running,
+    wait_for_status,
+)
 
 LINES = 120
 SLOW = f"import time\nfor n in range({LINES}): print(n, flush=True); time.sleep(0.02)"
@@ -28,12 +37,24 @@ def behind(network: Cable, token_file: Path) -> Far:
     return Far(f"http://127.0.0.1:{network.address[1]}", token_file)
 
 
-def until(process: object, text: str) -> list[str]:
+def until(process: subprocess.Popen[str], text: str) -> list[str]:
     lines: list[str] = []
     while not lines or text not in lines[-1]:
-        lines.append(process.stdout.readline())  # type: ignore[attr-defined]
+        assert process.stdout is not None
+        lines.append(process.stdout.readline())
         assert lines[-1], f"it ended before {text!r}: {lines}"
     return lines
+
+
+def rest_of(process: subprocess.Popen[str]) -> CliResult:
+    """What it says until its end. (`communicate` would leave out what `readline` has read ahead.)"""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        out, err = process.stdout.read(), process.stderr.read()
+    assert process.stdin is not None
+    process.stdin.close()
+    return CliResult(process.wait(LIMIT_SECONDS), out, err)
 
 
 def test_run_is_asked_again_and_runs_once(behind: Far, network: Cable, lone: Session) -> None:
@@ -43,7 +64,7 @@ def test_run_is_asked_again_and_runs_once(behind: Far, network: Cable, lone: Ses
     network.cut()
     lines += until(running, "60")
     network.cut()
-    result = finish_cli(running)
+    result = rest_of(running)
     assert result.code == 0, result.err
     assert "".join([*lines, result.out]).split() == [str(n) for n in range(LINES)]
     assert "connected again" in result.err
@@ -63,10 +84,10 @@ def test_run_that_ended_while_the_server_was_away(
     gate.open()
     wait_for_status(lone, lambda s: not s.running)
     servers.add(first.again())
-    result = finish_cli(running)
+    result = rest_of(running)
     assert (result.code, "".join(lines) + result.out) == (0, "before\nwaiting\nat the end\n"), result.err
     asked = far.start("run", lone.name, "2 + 3")
-    assert finish_cli(asked).data["duplicate"] is False
+    assert rest_of(asked).data["duplicate"] is False
 
 
 def test_following_goes_on_behind_the_last_that_was_seen(
@@ -84,7 +105,7 @@ def test_following_goes_on_behind_the_last_that_was_seen(
     seen_log += until(logging, '"ended"')
     for process in (reading, logging):
         process.send_signal(signal.SIGINT)
-        assert finish_cli(process).code == 130
+        assert rest_of(process).code == 130
     seqs = [json.loads(line)["seq"] for line in seen_log]
     wanted = [e["seq"] for e in list(lone.log())[start:] if e["seq"] <= seqs[-1]]
     assert seqs == wanted
@@ -98,12 +119,14 @@ def test_following_ends_with_the_session(behind: Far, session: Sessions) -> None
     made.run("print('here')")
     until(reading, "here")
     made.close()
-    result = finish_cli(reading)
+    result = rest_of(reading)
     assert result.code == 0
     assert "does not go on" in result.err
 
 
-def test_ctrl_c_while_it_connects_again(servers: Servers, token_file: Path, lone: Session, gate: Gate) -> None:
+def test_ctrl_c_while_it_connects_again(
+    servers: Servers, token_file: Path, lone: Session, gate: Gate
+) -> None:
     """Nobody answers any more, and whoever waits has had enough: the outcome is unknown, the cell runs on."""
     server = servers()
     running = Far(server.url, token_file).start("run", lone.name, gate.code, json_output=False)
@@ -113,7 +136,7 @@ def test_ctrl_c_while_it_connects_again(servers: Servers, token_file: Path, lone
     while "connecting again" not in running.stderr.readline():
         pass
     os.kill(running.pid, signal.SIGINT)
-    result = finish_cli(running)
+    result = rest_of(running)
     assert result.code == 5
     gate.open()
     wait_for_entry(lone, "ended", operation=operation)

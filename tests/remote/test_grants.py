@@ -109,7 +109,9 @@ def test_another_unix_user_comes_in_through_the_server(
     server: Server, lone: Session, tmp_path: Path, home: Home
 ) -> None:
     """The documented recipe: an observer sees, is refused, gets a peer's grant, and runs and takes over."""
-    text = run_cli("invite", lone.name, "--as", "bob-of-here", "--role", "observer", "--grant-file-out", "-").out
+    text = run_cli(
+        "invite", lone.name, "--as", "bob-of-here", "--role", "observer", "--grant-file-out", "-"
+    ).out
     more = run_cli("invite", lone.name, "--as", "bob-of-here", "--grant-file-out", "-").out
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents[:3]:
@@ -161,7 +163,5 @@ def _warm(server: Server, lone: Session, tmp_path: Path, text: str) -> None:
     file.touch(0o600)
     file.write_text(text)
     for verb in (("read",), ("run", "1"), ("take",), ("log",)):
-        call_cli(
-            verb[0], lone.name, *verb[1:], "--url", server.url, "--grant-file", str(file), code=None
-        )
+        call_cli(verb[0], lone.name, *verb[1:], "--url", server.url, "--grant-file", str(file), code=None)
         call_cli("ls")

@@ -125,7 +125,17 @@ def test_verbs_of_servers_are_not_asked(server: Server, lone: Session, closing: 
         encode_frame({"hello": {"protocol": "x"}}),
         b"x" * (2 * 2**20),
     ],
-    ids=["garbage", "long header", "long payload", "no json", "no object", "other", "text", "types", "oversized"],
+    ids=[
+        "garbage",
+        "long header",
+        "long payload",
+        "no json",
+        "no object",
+        "other",
+        "text",
+        "types",
+        "oversized",
+    ],
 )
 def test_what_is_no_frame_ends_the_connection(
     server: Server, lone: Session, bob: str, closing: Closing, data: bytes
@@ -154,7 +164,10 @@ def test_a_foreign_origin_needs_a_token_and_nobody_comes_without_one(server: Ser
     path = f"/cmdop/api/sessions/{lone.name}/link"
     base = {**UPGRADE, "Host": f"127.0.0.1:{server.port}"}
     assert raw_status(server, "GET", path, base) == 403
-    assert raw_status(server, "GET", f"{path}?token={TOKEN}", {**base, "Origin": "http://evil.example"}) in (101, 403)
+    assert raw_status(server, "GET", f"{path}?token={TOKEN}", {**base, "Origin": "http://evil.example"}) in (
+        101,
+        403,
+    )
     wrong = {**base, "Authorization": "token wrong"}
     assert raw_status(server, "GET", path, wrong) == 403
     plain = {"Host": base["Host"], "Authorization": f"token {TOKEN}"}

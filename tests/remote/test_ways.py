@@ -25,7 +25,9 @@ def everything(far: Far, session: Session) -> None:
     """What a person does in a day."""
     before = list(session.log())[-1]["seq"]
     following = far.start("log", session.name, "--follow", "--after", str(before))
-    assert far("run", session.name, "print('x' * 3_000_000, end='')", json_output=False).out == "x" * 3_000_000
+    assert (
+        far("run", session.name, "print('x' * 3_000_000, end='')", json_output=False).out == "x" * 3_000_000
+    )
     assert far("read", session.name, "--after", f"0:{before}").data["items"]
     assert far("take", session.name).data["driver"] == session.actor
     assert far("release", session.name).data["driver"] is None
@@ -47,7 +49,10 @@ def test_below_a_base_path(ann: Server, token_file: Path, lone: Session) -> None
     everything(Far(f"{ann.url}/user/ann", token_file), lone)
     everything(Far(f"{ann.url}/user/ann/lab", token_file), lone)
     wrong = Far(ann.url, token_file)("status", lone.name, code=1)
-    assert "no Jupyter server with jupyter_cmdop is at this address" in wrong.err or "sends its visitors" in wrong.err
+    assert (
+        "no Jupyter server with jupyter_cmdop is at this address" in wrong.err
+        or "sends its visitors" in wrong.err
+    )
 
 
 @pytest.fixture
@@ -98,8 +103,11 @@ def test_nobody_there(token_file: Path) -> None:
 def test_tls_is_verified(servers: Servers, token_file: Path, lone: Session, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key)]
-        + ["-out", str(certificate), "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(key), "-out", str(certificate)),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
         capture_output=True,
         check=False,
     )
