@@ -17,7 +17,14 @@ import msgspec
 
 from jupyter_cmdop.client import calls, shapes
 from jupyter_cmdop.client.blocking import Stream
-from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, RequestFailed, ServerProblem
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    KeeperGone,
+    Refused,
+    RequestFailed,
+    ServerProblem,
+    UnknownSession,
+)
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.refusal import Refusal
 
@@ -125,9 +132,14 @@ class _Watch:
                 except KeeperGone as gone:
                     self._ask_again(gone)
                 except Refused as refused:
-                    if not self._is_again or refused.refusal.code != "unknown_session":
+                    # The link of a session that has ended has its journal and nothing else.
+                    if refused.refusal.code != "unknown_session":
                         raise
-                    raise ServerProblem(refused.message, next=("log",)) from refused
+                    if self._is_again:
+                        raise ServerProblem(refused.message, next=("log",)) from refused
+                    raise UnknownSession(
+                        self._args.name, reason=refused.message, next=refused.next
+                    ) from refused
 
     def _until_end_or_cut(self) -> shapes.RunResult:
         while True:

@@ -149,4 +149,4 @@ def test_what_is_left_of_a_session_that_has_ended(far: Far, session: Sessions) -
         far("log", made.name, "--type", "admitted").lines
         == run_cli("log", made.name, "--type", "admitted").lines
     )
-    assert far("run", made.name, "1", code=4).data["refusal"]["code"] == "unknown_session"
+    assert far("run", made.name, "1", code=4).data["error"]["code"] == "unknown_session"
