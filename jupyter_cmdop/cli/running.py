@@ -108,6 +108,8 @@ class _Watch:
         wait_seconds: float | None = None
         if self._args.no_wait:
             wait_seconds = 0.0
+        elif not self._is_again:
+            wait_seconds = self._args.wait
         elif self._wait_until is not None:
             wait_seconds = max(0.0, self._wait_until - time.monotonic())
         call = calls.run(
@@ -209,7 +211,7 @@ class _Watch:
 
     def _show(self, output: Mapping[str, Any], seq: object) -> None:
         if isinstance(seq, int):
-            if seq <= self._shown_seq:
+            if self._is_again and seq <= self._shown_seq:
                 return  # shown before the connection was lost
             self._shown_seq = seq
         self.printer.show(output)

@@ -288,7 +288,9 @@ def _problem(body: bytes) -> dict[str, Any]:
         data = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    found = data.get("error", data) if isinstance(data, dict) else {}
+    if not isinstance(data, dict):
+        return {}
+    found = data.get("error", data)
     if not isinstance(found, dict):
         return {}
     if isinstance(data.get("refusal"), dict):
