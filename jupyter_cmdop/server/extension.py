@@ -18,12 +18,13 @@ from jupyter_server.serverapp import ServerApp
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from jupyter_server.services.sessions.sessionmanager import SessionManager
 from jupyter_server.utils import url_path_join
-from traitlets import Enum, Unicode, default
+from traitlets import Enum, Float, Integer, Unicode, default
 
 from jupyter_cmdop.client.errors import PlaceError
 from jupyter_cmdop.core.grants import Role
 
-from . import events
+from . import api_routes, events
+from .api_reach import Api
 from .beside import Beside, ServerHandler, slots, summary, take_routes_back
 from .grants import GrantGate
 from .handlers import SessionActionHandler
@@ -71,6 +72,20 @@ class CmdopApp(ExtensionApp):
         "",
         help="""What stands before the name of users other than the owner, as in `hub:alice`. By default a short name
         of the identity provider.""",
+    ).tag(config=True)
+
+    api_acts_per_minute = Integer(
+        600,
+        min=0,
+        help="""How often one actor may `run`, `send` and `note` over the HTTP API in a minute; a sixth of it at once. 0
+        sets no limit.""",
+    ).tag(config=True)
+
+    feed_patience = Float(
+        30.0,
+        min=0.1,
+        help="""After how many seconds in which it takes nothing a reader of the feed is closed; it comes back with its
+        cursor.""",
     ).tag(config=True)
 
     @default("keep_sessions")
@@ -151,6 +166,15 @@ class CmdopApp(ExtensionApp):
         application.settings["identity_provider"] = GrantGate(
             provider, seen=self.websockets.seen, logged_out=self.websockets.logged_out
         )
+        application.settings["cmdop_api"] = Api(
+            manager,
+            people,
+            self.workspace,
+            self.websockets,
+            root=self.workspace.path,
+            acts_per_minute=self.api_acts_per_minute,
+            patience_seconds=self.feed_patience,
+        )
         # Rules that are added later are tried before the stock ones.
         application.add_handlers(".*$", self._rules())
         self.beside = Beside(manager, people)
@@ -163,6 +187,8 @@ class CmdopApp(ExtensionApp):
             (rf"{kernels}/channels", SessionWebsocketHandler),
             (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
             (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
+            *api_routes.rules(base_url),
+            api_routes.unknown(base_url),
         ]
 
     def _settings(self, workspace: Workspace) -> Settings:

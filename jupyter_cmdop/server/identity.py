@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_server import CallContext
@@ -33,15 +33,23 @@ class Person:
 
     Attributes:
         username: the name under which the identity provider knows this credential, "" for the server itself.
+        session, token: of a grant, the id of its session, and what proves it.
     """
 
     actor: Actor
     role: Role
     grant: str | None = None
     username: str = ""
+    session: str = ""
+    token: str | None = field(default=None, repr=False)
 
     def identity(self) -> Identity:
-        """What a link that acts for this person says in its hello."""
+        """What a link that acts for this person says in its hello.
+
+        For a grant that is its own token: the keeper judges it once more, and one that was just revoked opens nothing.
+        """
+        if self.token is not None:
+            return Identity(token=self.token)
         if self.role == "owner" and self.grant is None:
             return OWNER
         return Identity(verified={**self.actor_fields(), "role": self.role, "grant": self.grant})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth import IdentityProvider, User
@@ -52,6 +52,7 @@ class OpenWebsockets:
         self._manager = manager
         self._provider = provider
         self._workspace = workspace
+        self._feeds: dict[web.RequestHandler, Callable[[], None]] = {}
         self._requests: dict[tuple[str, str], web.RequestHandler] = {}
         self._seen: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +98,17 @@ class OpenWebsockets:
         for credential in self._workspace.credentials():
             if credential.username == user.username:
                 self._run(self._drop(credential, "logged out"))
+        for handler, close in list(self._feeds.items()):
+            if self.people.of(handler).username == user.username:
+                close()
+
+    def feed_opened(self, handler: web.RequestHandler, close: Callable[[], None]) -> None:
+        """A websocket that this process serves itself: `close` is called when its credential has ended."""
+        if self.valid_seconds(handler, self.people.of(handler)) is not None:
+            self._feeds[handler] = close
+
+    def feed_closed(self, handler: web.RequestHandler) -> None:
+        self._feeds.pop(handler, None)
 
     # --- renewal
 
@@ -119,6 +131,10 @@ class OpenWebsockets:
                 if answer is not None and not answer.get("renewed"):
                     self._forget(credential)  # the websocket has ended
 
+        for handler, close in list(self._feeds.items()):
+            if not await self._is_still(handler, self.people.of(handler).username):
+                close()
+
     def _is_known(self, credential: Credential) -> bool:
         return (credential.session, credential.attachment) in self._requests
 
@@ -128,8 +144,9 @@ class OpenWebsockets:
     async def _is_good(self, credential: Credential) -> bool:
         """Ask the identity provider once more, with the request that opened the websocket."""
         handler: Any = self._requests.get((credential.session, credential.attachment))
-        if handler is None:
-            return True
+        return handler is None or await self._is_still(handler, credential.username)
+
+    async def _is_still(self, handler: Any, username: str) -> bool:
         # Both are what providers remember of a request, and would answer with.
         handler._jupyter_current_user = None  # noqa: SLF001
         handler.__dict__.pop("_cached_hub_user", None)
@@ -140,7 +157,7 @@ class OpenWebsockets:
         except (OSError, web.HTTPError) as error:
             log.warning("a login cannot be looked at again (%s); it stands for now", error)
             return True
-        return user is not None and user.username == credential.username
+        return user is not None and user.username == username
 
     async def _drop(self, credential: Credential, reason: str) -> None:
         session = self._session_of(credential)
