@@ -43,7 +43,7 @@ def answer(turn: Turn, event: ev.Answer) -> None:
     actor = attachment.actor.id
     if "answer" not in attachment.rights:
         message = f"{actor} observes this session and may not answer"
-        return turn.reject(attachment, event, "read_only", message)
+        return turn.reject(attachment, event, "read_only", message, next_=("ask for an invitation as peer",))
     operation = find(state, event)
     if operation is None:
         message = "nothing waits for this answer"

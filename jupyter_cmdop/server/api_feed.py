@@ -72,7 +72,7 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """Type of a journal entry -> kind of the record. What is not here is not told."""
 # What was typed, and what a client calls itself in its messages, is in the journal and not in the feed.
-_NOT_TOLD: Final = frozenset({"code", "value", "digest", "msg_id", "client_session"})
+_NOT_TOLD: Final = frozenset({"value", "digest", "msg_id", "client_session"})
 _KEPT: Final = (
     "seq",
     "time",
@@ -95,8 +95,8 @@ def record_of(entry: Mapping[str, Any], *, session: str, session_id: str) -> dic
     data = entry.get("data")
     if isinstance(data, Mapping):
         told = {key: _short(value) for key, value in data.items() if key not in _NOT_TOLD}
-        if isinstance(data.get("code"), str):
-            told["preview"] = data["code"][:PREVIEW_CHARACTERS]
+        if kind == "admitted" and isinstance(data.get("code"), str):
+            told["preview"] = told.pop("code")[:PREVIEW_CHARACTERS]
         record["data"] = told
     return record
 
@@ -390,9 +390,9 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
 
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's
         self.check_first()
-        if self.request.headers.get("Upgrade", "").lower() == "websocket" and not self.check_origin():
-            raise ApiError("foreign_origin", "a page of another origin may not open this in somebody's name")
         await JupyterHandler.prepare(self, _redirect_to_login=False)
+        if not self.check_origin():
+            raise ApiError("foreign_origin", "a page of another origin may not open this in somebody's name")
 
     async def get(self, *args: str, **kwargs: str) -> None:
         if self.current_user is None:
@@ -400,9 +400,9 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
         if not await ensure_async(self.authorizer.is_authorized(self, self.current_user, "read", "kernels")):
             raise ApiError("not_authorized", "this server's authorizer does not let you read sessions")
         query = self.read_query(FeedQuery)
+        after = None if query.after is None else decode_cursor(query.after)
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise ApiError("upgrade_required", "this is a websocket")
-        after = None if query.after is None else decode_cursor(query.after)
         try:
             self.feed = Feed(
                 self.api, self.person, only=await self.only(kwargs), after=after, client=self.client
@@ -440,6 +440,7 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
                 async with asyncio.timeout(self.api.patience_seconds):
                     await self.write_message(msgspec.json.encode(record).decode())
         except TimeoutError:
+            self.log.info("A reader of the feed reads too slowly: it is closed, and resumes with its cursor")
             code, reason = CLOSE_SLOW, "you read too slowly: resume with your last cursor"
         except (StreamClosedError, websocket.WebSocketClosedError):
             return

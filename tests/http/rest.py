@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -64,9 +65,10 @@ class Api:
 class Feed:
     """A websocket of the feed."""
 
-    def __init__(self, api: Api, path: str, after: str | None) -> None:
+    def __init__(self, api: Api, path: str, after: str | None, *, receive_bytes: int = 0) -> None:
         query = "" if after is None else f"?after={after}"
-        self.ws = websocket.WebSocket()
+        small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)] if receive_bytes else None
+        self.ws = websocket.WebSocket(sockopt=small)
         self.ws.settimeout(LIMIT_SECONDS)
         self.ws.connect(
             f"{api.server.url.replace('http', 'ws', 1)}/cmdop/api/{path}{query}",
