@@ -21,7 +21,9 @@ def name() -> str:
 class Api:
     """Requests to a server's API, by default with the server's token."""
 
-    def __init__(self, server: Server, *, token: str | None = "", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, server: Server, *, token: str | None = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.server = server
         self._token = token
         self._headers = dict(headers or {})

@@ -283,4 +283,3 @@ def test_logout_closes_the_feed(server: Server, api: Api) -> None:
             break
     assert int.from_bytes(data[:2], "big") == CLOSE_CREDENTIAL
     ws.shutdown()
-

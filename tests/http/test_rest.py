@@ -210,7 +210,9 @@ def test_grants_are_made_listed_and_taken_back(api: Api) -> None:
     [grant] = api.get(f"sessions/{made}/grants").data["grants"]
     assert (grant["actor"], grant["role"]) == ("bot", "peer")
     [shown] = bot.get(f"sessions/{made}/grants").data["grants"]
-    assert shown["connection_file"] is None  # a place on the owner's disk is nothing to somebody from elsewhere
+    assert (
+        shown["connection_file"] is None
+    )  # a place on the owner's disk is nothing to somebody from elsewhere
     assert bot.get(f"sessions/{made}").data["journal"]["path"] is None
     assert bot.post(f"sessions/{made}/grants", {}).data["code"] == "forbidden"
     assert api.request("DELETE", f"sessions/{made}/grants/bot").data["actor"] == "bot"
@@ -264,7 +266,9 @@ def test_error_carries_no_path(servers: Servers) -> None:
     spec = server.home.root / "data" / "kernels" / "broken"
     spec.mkdir(parents=True)
     (spec / "kernel.json").write_text(
-        json.dumps({"argv": ["/nowhere/at/all/python", "{connection_file}"], "display_name": "b", "language": "b"})
+        json.dumps(
+            {"argv": ["/nowhere/at/all/python", "{connection_file}"], "display_name": "b", "language": "b"}
+        )
     )
     answer = Api(server).post("sessions", {"name": name(), "kernel": "broken"})
     assert (answer.status, answer.data["code"]) == (500, "spawn_failed")
@@ -321,7 +325,9 @@ def test_session_that_ends_while_somebody_waits(api: Api, gate: Gate) -> None:
     assert answer.status in (200, 404, 503)
 
 
-def test_other_users_know_of_sessions_that_this_server_shows_only(servers: Servers, session: Sessions) -> None:
+def test_other_users_know_of_sessions_that_this_server_shows_only(
+    servers: Servers, session: Sessions
+) -> None:
     elsewhere = session()  # made by hand in another directory
     server = servers(PROVIDER, env=IMPORTS)
     owner = Api(server)

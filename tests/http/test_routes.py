@@ -184,15 +184,15 @@ class TestRefusedEverywhere:
         answer = route.ask(with_routes, made, headers={**cookie, "Origin": "http://evil.example"})
         refuse(answer, "foreign_origin")
 
-    def test_grant_for_another_session(self, route: Route, with_routes: Server, owner: Api, made: str) -> None:
+    def test_grant_for_another_session(
+        self, route: Route, with_routes: Server, owner: Api, made: str
+    ) -> None:
         others = other_token(owner)
         refuse(route.ask(with_routes, made, headers={}, token=others), "forbidden")
 
 
 @pytest.mark.parametrize("route", PLAIN, ids=lambda route: route.id)
-def test_cookie_without_xsrf(
-    route: Route, with_routes: Server, made: str, cookie: dict[str, str]
-) -> None:
+def test_cookie_without_xsrf(route: Route, with_routes: Server, made: str, cookie: dict[str, str]) -> None:
     answer = route.ask(with_routes, made, headers={"Cookie": cookie["Cookie"]})
     if route.method == "GET":
         assert answer.status in (200, 202)  # reading changes nothing, and no foreign page can read the answer
@@ -265,9 +265,7 @@ def other_token(owner: Api) -> str:
     return _others[id(owner)]
 
 
-def test_cookie_with_xsrf_acts_as_the_owner(
-    with_routes: Server, made: str, cookie: dict[str, str]
-) -> None:
+def test_cookie_with_xsrf_acts_as_the_owner(with_routes: Server, made: str, cookie: dict[str, str]) -> None:
     in_page = Api(with_routes, token=None, headers=cookie)
     assert in_page.run(made, "print('from a page')")["text"] == "from a page\n"
     origin = {"Origin": with_routes.url}
