@@ -279,9 +279,8 @@ def http_page() -> str:
             if status.isdecimal()
         )
         shown = body if "requestBody" in operation else ""
-        lines.append(
-            f"| {method} | [`{path}`](#{operation['operationId']}) | {_cell(operation['summary'])} | {shown} | {answers} |"
-        )
+        link = f"[`{path}`](#{operation['operationId']})"
+        lines.append(f"| {method} | {link} | {_cell(operation['summary'])} | {shown} | {answers} |")
     lines += ["", "## Parameters", ""]
     for method, path, operation in operations:
         lines += [f"### {operation['operationId']}", "", f"`{method} {path}`: {operation['summary']}.", ""]
@@ -290,10 +289,11 @@ def http_page() -> str:
         rows = [p for p in operation.get("parameters", ()) if p["in"] != "path"]
         if rows:
             lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
-            lines += [
-                f"| `{row['name']}` | {row['in']} | {_cell(_limits(row['schema']))} | {_cell(row.get('description', ''))} |"
-                for row in rows
-            ]
+            for row in rows:
+                meaning = _cell(row.get("description", ""))
+                lines.append(
+                    f"| `{row['name']}` | {row['in']} | {_cell(_limits(row['schema']))} | {meaning} |"
+                )
             lines.append("")
     lines += [
         "## Codes",
@@ -393,7 +393,6 @@ PAGES: dict[str, Callable[[], str]] = {
 def files() -> dict[Path, str]:
     """Every generated file with its text."""
     from jupyter_cmdop.client import shapes
-
     from jupyter_cmdop.server import api_openapi, api_routes
 
     pages = {FOLDER / name: page() for name, page in PAGES.items()}

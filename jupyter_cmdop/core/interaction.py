@@ -78,7 +78,7 @@ def interrupt(turn: Turn, event: ev.Interrupt) -> None:
     actor = attachment.actor.id
     if "interrupt" not in attachment.rights:
         message = f"{actor} observes this session and may not interrupt"
-        return turn.reject(attachment, event, "read_only", message)
+        return turn.reject(attachment, event, "read_only", message, next_=("ask for an invitation as peer",))
     if event.operation is not None and event.operation not in state.operations:
         message = f"no operation {event.operation!r} is known here"
         return turn.reject(attachment, event, "unknown_operation", message, next_=("status", "log"))

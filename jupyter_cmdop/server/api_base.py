@@ -143,6 +143,14 @@ class Guarded(JupyterHandler):
             self.set_header("Allow", ", ".join(allowed_methods(type(self))))
         self._finishing = self.finish(msgspec.json.encode(problem))
 
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """As tornado's, but for the query, which may be a place where somebody put a token."""
+        request = f"{self.request.method} {self.request.path}"
+        if isinstance(value, web.HTTPError):
+            self.log.warning("%d %s: %s", value.status_code, request, value)
+        else:
+            self.log.error("Uncaught exception in %s", request, exc_info=value)
+
     def read_query(self, kind: type[B]) -> B:
         values = {}
         for name in self.request.query_arguments:

@@ -27,7 +27,6 @@ from .api_verbs import (
     WaitHandler,
 )
 
-
 OPENAPI_FILE = Path(__file__).with_name("openapi.json")
 """Written by tools/reference.py from this table."""
 

@@ -56,13 +56,19 @@ def test_every_code_is_listed() -> None:
     assert DOCUMENT["x-error-codes"] == {**HTTP_STATUS, **HTTP_CODES}
 
 
-def operations() -> list[tuple[str, str, str]]:
-    return [
-        (operation["operationId"], method, path)
-        for path, methods in DOCUMENT["paths"].items()
-        for method, operation in methods.items()
-        if operation["operationId"] not in LEFT_OUT
-    ]
+def operations() -> list[tuple[str, str, str, GenerationMode]]:
+    """Each operation, once with right requests, and once with wrong ones where it takes anything that can be wrong."""
+    found = []
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            if operation["operationId"] in LEFT_OUT:
+                continue
+            takes = "requestBody" in operation or any(
+                parameter["in"] != "path" for parameter in operation.get("parameters", ())
+            )
+            modes = list(GenerationMode) if takes else [GenerationMode.POSITIVE]
+            found += [(operation["operationId"], method, path, mode) for mode in modes]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +76,11 @@ def session_name(module_server: Server) -> str:
     return Api(module_server).make()
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize(("operation_id", "method", "path"), operations(), ids=[o[0] for o in operations()])
+@pytest.mark.parametrize(
+    ("operation_id", "method", "path", "mode"),
+    operations(),
+    ids=[f"{o[0]}-{o[3].value}" for o in operations()],
+)
 def test_handlers_keep_to_the_file(
     module_server: Server, session_name: str, operation_id: str, method: str, path: str, mode: GenerationMode
 ) -> None:
