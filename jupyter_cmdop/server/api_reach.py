@@ -69,6 +69,9 @@ class Api:
         self._root = root
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="cmdop api")
 
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Run what reads files or starts processes beside the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -79,7 +82,7 @@ class Api:
         """The owner knows all of his sessions; the bearer of a grant his; others those that this server shows."""
         if person.grant is not None:
             return person.session == session_id
-        if person.actor.id == self.people.owner.actor.id:
+        if person.owns:
             return True
         return workspace == self._workspace.path or self._workspace.opened(session_id) is not None
 

@@ -99,6 +99,7 @@ class CmdopApp(ExtensionApp):
         self.workspace: Workspace | None = None
         self.websockets: OpenWebsockets | None = None
         self.beside: Beside | None = None
+        self.api: Api | None = None
         obstacle = self._obstacle(serverapp)
         if obstacle:
             self.log.warning("jupyter_cmdop leaves kernels as they are: %s", obstacle)
@@ -166,7 +167,7 @@ class CmdopApp(ExtensionApp):
         application.settings["identity_provider"] = GrantGate(
             provider, seen=self.websockets.seen, logged_out=self.websockets.logged_out
         )
-        application.settings["cmdop_api"] = Api(
+        self.api = application.settings["cmdop_api"] = Api(
             manager,
             people,
             self.workspace,
@@ -233,6 +234,8 @@ class CmdopApp(ExtensionApp):
     async def stop_extension(self) -> None:
         if self.websockets is not None:
             await self.websockets.stop()
+        if self.api is not None:
+            self.api.close()
 
 
 def is_below_a_hub() -> bool:

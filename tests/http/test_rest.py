@@ -347,3 +347,14 @@ def test_other_users_know_of_sessions_that_this_server_shows_only(
         assert admitted["actor"] == "example:alice"
         refused = wait_for_entry(link, "refused", actor="example:alice")
         assert refused["data"]["code"] == "forbidden"
+
+
+def test_others_with_an_owners_role_act_under_their_own_name(servers: Servers) -> None:
+    """The role says what they may do, not who they are."""
+    server = servers(PROVIDER, "--CmdopApp.user_role=owner", env=IMPORTS)
+    made = Api(server).make()
+    alice = Api(server, token=None, headers=xsrf_headers(server, {"X-User": "alice"}))
+    assert alice.run(made, "print(1)")["text"] == "1\n"
+    assert alice.request("PUT", f"sessions/{made}/policy", {"policy": "turns"}).status == 200
+    with Session.open(made) as link:
+        assert {entry["actor"] for entry in link.log(types=["admitted", "policy"])} == {"example:alice"}
