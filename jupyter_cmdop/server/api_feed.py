@@ -59,8 +59,10 @@ ID_CHARACTERS = 12
 
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("opened", "renamed", "restarted", "closed", "granted", "revoked", "expired"), "session"),
-    **dict.fromkeys(("backend_ready", "backend_died", "backend_mute", "backend_ended"), "session"),
-    **dict.fromkeys(("unresponsive", "responsive", "stood_still", "idle"), "session"),
+    **dict.fromkeys(
+        ("backend_ready", "backend_died", "backend_mute", "backend_ended", "keeper_ended"), "session"
+    ),
+    **dict.fromkeys(("unresponsive", "responsive", "stood_still", "idle", "clock"), "session"),
     **dict.fromkeys(("attached", "detached"), "presence"),
     **dict.fromkeys(("taken", "claimed", "handed_back", "released", "freed", "stale", "resumed"), "floor"),
     "policy": "floor",

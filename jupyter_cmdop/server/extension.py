@@ -178,6 +178,9 @@ class CmdopApp(ExtensionApp):
         )
         # Rules that are added later are tried before the stock ones.
         application.add_handlers(".*$", self._rules())
+        application.add_handlers(
+            ".*$", [api_routes.unknown(application.settings["base_url"])]
+        )  # behind all of them
         self.beside = Beside(manager, people)
         self.log.info("Kernels are sessions: %s", summary(slots(self.serverapp)))
 
@@ -189,7 +192,6 @@ class CmdopApp(ExtensionApp):
             (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
             (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
             *api_routes.rules(base_url),
-            api_routes.unknown(base_url),
         ]
 
     def _settings(self, workspace: Workspace) -> Settings:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import websocket
 
+from jupyter_cmdop.client.errors import KeeperGone, Refused
+from jupyter_cmdop.client.identity import Identity
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.server.api_feed import (
     CLOSE_CREDENTIAL,
@@ -204,6 +206,8 @@ def test_revoked_grant_ends_everything_within_a_second(api: Api, gate: Gate) -> 
         )
         wait_for_entry(session, "admitted", actor="bot")
         wait_for_status(session, lambda status: status.queue)
+        link = Session.open(made, identity=Identity(token=bot.token), persistent=True)
+        assert link.status().name == made
         feed_closed = threads.submit(feed.until_closed)
         ws_closed = threads.submit(ws.wait_closed)
         begun = time.monotonic()
@@ -212,6 +216,11 @@ def test_revoked_grant_ends_everything_within_a_second(api: Api, gate: Gate) -> 
         feed_closed.result()
         ws_closed.result()
         took = time.monotonic() - begun
+        with pytest.raises(Refused):
+            Session.open(made, identity=Identity(token=bot.token))
+        with pytest.raises((KeeperGone, Refused)):
+            link.status()
+        link.disconnect()
         assert took < 1.0
         assert feed.close_code == CLOSE_CREDENTIAL
         for answer in answers:
@@ -221,6 +230,8 @@ def test_revoked_grant_ends_everything_within_a_second(api: Api, gate: Gate) -> 
     for path in ("", "/floor", "/read", "/journal", "/wait?wait_seconds=0"):
         assert bot.get(f"sessions/{made}{path}").status == 403
     assert bot.post(f"sessions/{made}/run", {"code": "1"}).status == 403
+    with pytest.raises(websocket.WebSocketBadStatusException):
+        api.server.connect(session_id, token=bot.token)
     with pytest.raises(websocket.WebSocketBadStatusException):
         bot.feed(f"sessions/{made}/feed")
     gate.open()
