@@ -265,6 +265,10 @@ class Session:
     def answer(self, text: str, *, prompt_id: str | None = None) -> shapes.Answered:
         return self._do(calls.answer(text, prompt_id=prompt_id))
 
+    def note(self, text: str) -> shapes.Noted:
+        """Write a remark into the session's journal; it reaches no backend."""
+        return self._do(calls.note(text))
+
     def invite(
         self,
         actor: str | None = None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth import IdentityProvider, User
@@ -58,6 +58,7 @@ class OpenWebsockets:
         self._provider = provider
         self._workspace = workspace
         self._elsewhere: dict[str, ElsewhereSession] = {}
+        self._feeds: dict[web.RequestHandler, Callable[[], None]] = {}
         self._requests: dict[tuple[str, str], web.RequestHandler] = {}
         self._seen: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,6 +129,17 @@ class OpenWebsockets:
         for link in self.links.that_can_end():
             if link.username == user.username:
                 link.end_login("logged out")
+        for handler, close in list(self._feeds.items()):
+            if self.people.of(handler).username == user.username:
+                close()
+
+    def feed_opened(self, handler: web.RequestHandler, close: Callable[[], None]) -> None:
+        """A websocket that this process serves itself: `close` is called when its credential has ended."""
+        if self.valid_seconds(handler, self.people.of(handler)) is not None:
+            self._feeds[handler] = close
+
+    def feed_closed(self, handler: web.RequestHandler) -> None:
+        self._feeds.pop(handler, None)
 
     # --- renewal
 
@@ -139,7 +151,7 @@ class OpenWebsockets:
     async def renew_all(self) -> None:
         """Look at each credential once."""
         for link in self.links.that_can_end():
-            if not await self._is_still_good(link, link.username):
+            if not await self._is_still(link, link.username):
                 link.end_login("its login has ended")
         for credential in await asyncio.to_thread(self._workspace.credentials):
             session = self._session_of(credential)
@@ -155,6 +167,10 @@ class OpenWebsockets:
                 if answer is not None and not answer.get("renewed"):
                     self._forget(credential)  # the websocket has ended
 
+        for handler, close in list(self._feeds.items()):
+            if not await self._is_still(handler, self.people.of(handler).username):
+                close()
+
     def _is_known(self, credential: Credential) -> bool:
         return (credential.session, credential.attachment) in self._requests
 
@@ -164,9 +180,9 @@ class OpenWebsockets:
     async def _is_good(self, credential: Credential) -> bool:
         """Ask the identity provider once more, with the request that opened the websocket."""
         handler: Any = self._requests.get((credential.session, credential.attachment))
-        return handler is None or await self._is_still_good(handler, credential.username)
+        return handler is None or await self._is_still(handler, credential.username)
 
-    async def _is_still_good(self, handler: Any, username: str) -> bool:
+    async def _is_still(self, handler: Any, username: str) -> bool:
         # Both are what providers remember of a request, and would answer with.
         handler._jupyter_current_user = None  # noqa: SLF001
         handler.__dict__.pop("_cached_hub_user", None)
