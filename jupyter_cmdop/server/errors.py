@@ -24,6 +24,16 @@ def problem(status: int, message: str) -> web.HTTPError:
     return web.HTTPError(status, message)
 
 
+def refuse_token_in_url(handler: web.RequestHandler) -> None:
+    """Jupyter takes one, for the page that a browser opens; logs and histories keep it.
+
+    Raises:
+        HTTPError: 400, there is one.
+    """
+    if "token" in handler.request.query_arguments:
+        raise problem(400, "a token in a URL gets into logs: send it in the header Authorization")
+
+
 def http_error(error: ClientError) -> web.HTTPError:
     """A refusal has its own status; a session that does not answer is 503, which clients try again."""
     match error:

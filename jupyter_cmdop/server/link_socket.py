@@ -35,7 +35,7 @@ from jupyter_cmdop.core.refusal import Refusal
 from jupyter_cmdop.wire.errors import WireError
 from jupyter_cmdop.wire.link import FrameDecoder, FrameWatch, encode_frame, encode_spilling, unspill
 
-from .errors import http_error, problem
+from .errors import http_error, problem, refuse_token_in_url
 from .identity import GrantUser, People
 from .link_past import PastLink
 
@@ -138,6 +138,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @ws_authenticated
     async def get(self, name: str) -> None:
+        refuse_token_in_url(self)
         user = self.current_user
         if not await ensure_async(self.authorizer.is_authorized(self, user, "execute", "kernels")):
             raise problem(403, "this server's authorizer does not let you use kernels")

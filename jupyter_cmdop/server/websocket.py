@@ -22,7 +22,7 @@ from jupyter_cmdop.client.aio import AsyncConnection
 from jupyter_cmdop.client.errors import ClientError
 from jupyter_cmdop.client.reach import link_of
 
-from .errors import http_error
+from .errors import http_error, refuse_token_in_url
 from .hand_over import HandOverLink, dup_of, refuse_bare
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class NamedWebsocketHandler(SessionWebsocketHandler):
 
     @ws_authenticated
     async def get(self, name: str) -> None:
+        refuse_token_in_url(self)
         websockets: OpenWebsockets = self.settings["cmdop_websockets"]
         try:
             self._found = await websockets.find(name, websockets.people.of(self))
