@@ -3,8 +3,8 @@
 A gate stands before whatever identity provider is configured. It looks for a grant in the Authorization header only
 (never in a URL, which logs and histories keep), and knows one by the connection files of the sessions that live. Then
 it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on the model of his session's kernel,
-on its websocket and link, and on its routes of the HTTP API. On every other one he is refused before anything of it runs,
-whatever another extension thinks of users who are logged in.
+on its websocket and its link, and on its routes of the HTTP API. On every other one he is refused before anything of it
+runs, whatever another extension thinks of users who are logged in.
 """
 
 from __future__ import annotations
