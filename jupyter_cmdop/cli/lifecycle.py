@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.errors import ClientError, Refused, RequestFailed, SpawnFailed, UnknownSession
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    KeeperGone,
+    Refused,
+    RequestFailed,
+    SpawnFailed,
+    UnknownSession,
+)
 from jupyter_cmdop.client.registry import Found, Registry
 from jupyter_cmdop.client.spawn import READY_SECONDS, Progress, Spawned, spawn
 
@@ -162,22 +169,31 @@ def close(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         name, session_id = session.name, session.id
         shape = session.close(force=args.force)
-    if server_of(args) is None:
-        _await_end(session_id)
+    _await_end(session_id, server_of(args))
     ended = ", ".join(str(pid) for pid in shape.ended)
     text = f"{render.one_line(name)} is closed" + (f" (ended: {ended})" if ended else "")
     show(args, shape, f"{text}\n  jupyter cmdop log {render.one_line(name)}    what happened in it")
     return exits.DONE
 
 
-def _await_end(session_id: str) -> None:
+def _await_end(session_id: str, server: Server | None) -> None:
     """Wait until the name is free: the keeper removes its pointer after it has answered."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         try:
-            found = Registry.of_user().resolve(session_id)
+            if not _is_live(session_id, server):
+                return
+        except KeeperGone:
+            pass  # it is about to end
         except ClientError:
             return
-        if not found.is_live:
-            return
         time.sleep(_POLL_SECONDS)
+
+
+def _is_live(session_id: str, server: Server | None) -> bool:
+    if server is None:
+        return Registry.of_user().resolve(session_id).is_live
+    from jupyter_cmdop.client.remote_session import RemoteSession
+
+    with RemoteSession.reach(server, session_id) as session:
+        return not session.has_ended

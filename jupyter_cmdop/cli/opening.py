@@ -24,11 +24,18 @@ def identity_of(args: argparse.Namespace) -> Identity:
 
 def server_of(args: argparse.Namespace) -> Server | None:
     """The server that `--url`, CMDOP_URL or the grant file name; None for the sessions of this machine."""
+    if not hasattr(args, "server"):
+        args.server = _find_server(args)  # once: a credential may come from a pipe
+    server: Server | None = args.server
+    return server
+
+
+def _find_server(args: argparse.Namespace) -> Server | None:
     url = args.url or os.environ.get("CMDOP_URL")
     path = args.grant_file
     if path is None and (url or not args.as_actor):  # as `identify`: what is said by hand wins
         path = os.environ.get("CMDOP_GRANT_FILE")
-    if not url and not args.ca_file and not path:
+    if not url and not args.ca_file and not (path and os.path.isfile(os.path.expanduser(path))):
         return None
     from jupyter_cmdop.client.remote import Server, checked_url, read_credential
 

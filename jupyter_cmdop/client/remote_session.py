@@ -38,7 +38,6 @@ class RemoteSession(Session):
         super().__init__(connection, Registry.of_user(), link="", identity=identity, client=client)
         self._server = server
         self._persistent = persistent
-        self._is_closed = False
         self.tell: Callable[[str], None] = lambda line: None
 
     @classmethod
@@ -65,6 +64,11 @@ class RemoteSession(Session):
     @property
     def server(self) -> Server:
         return self._server
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody can attach any more, and its journal answers."""
+        return self._connection.welcome.attachment is None
 
     def _dial(self, *, persistent: bool) -> Connection:
         return _connect(
@@ -137,9 +141,7 @@ class RemoteSession(Session):
                     raise
                 problem = error
             else:
-                # Only what has ended lets nobody attach: its journal answers, and tells the rest.
-                has_ended = self._connection.welcome.attachment is None
-                self.tell(f"note: {self.name} does not go on" if has_ended else "note: connected again")
+                self.tell(f"note: {self.name} does not go on" if self.has_ended else "note: connected again")
                 return
         message = f"{problem.message}; tried {len(RETRY_SECONDS)} times in {sum(RETRY_SECONDS):.0f} s"
         raise ServerProblem(message, next=problem.next) from gone

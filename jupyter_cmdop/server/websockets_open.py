@@ -101,11 +101,11 @@ class OpenWebsockets:
     def opened(
         self, session: SessionKernel | ElsewhereSession, attachment: str, handler: web.RequestHandler
     ) -> None:
-        if isinstance(session, ElsewhereSession):
-            self._elsewhere[session.kernel_id] = session
         person = self.people.of(handler)
         if self.valid_seconds(handler, person) is None:
             return
+        if isinstance(session, ElsewhereSession):
+            self._elsewhere[session.kernel_id] = session
         self._requests[(session.kernel_id, attachment)] = handler
         self._workspace.remember_websocket(
             Credential(

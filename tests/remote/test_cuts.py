@@ -140,3 +140,17 @@ def test_ctrl_c_while_it_connects_again(
     assert result.code == 5
     gate.open()
     wait_for_entry(lone, "ended", operation=operation)
+
+
+@pytest.mark.soak
+def test_a_black_hole_is_noticed(behind: Far, network: Cable, lone: Session, gate: Gate) -> None:
+    """Nothing comes and nothing is closed: the pings have no answer, and the run is found over another connection."""
+    running = behind.start(
+        "run", lone.name, f"print('before')\n{gate.code}\nprint('after')", json_output=False
+    )
+    lines = until(running, "before")
+    network.go_dark()
+    gate.open()
+    result = rest_of(running)
+    assert (result.code, "".join(lines) + result.out) == (0, "before\nwaiting\nafter\n"), result.err
+    assert "connected again" in result.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -57,6 +58,17 @@ def test_a_grant_file_says_where_it_is_good(far: Far, lone: Session, tmp_path: P
     assert json.loads(shown)["cmdop"]["actor"] == "dora"
     assert far.grant_file is not None
     assert far.grant_file.read_text().strip() not in shown
+
+
+def test_a_credential_from_a_pipe(server: Server, lone: Session, tmp_path: Path) -> None:
+    """As a password manager gives it: it can be read once."""
+    text = grant(lone, tmp_path / "piped", "piped").read_text()
+    for arguments in (("run", lone.name, "1"), ("status", lone.name)):
+        reading, writing = os.pipe()
+        os.write(writing, text.encode())
+        os.close(writing)
+        with os.fdopen(reading):
+            call_cli(*arguments, "--url", server.url, "--grant-file", f"/dev/fd/{reading}")
 
 
 def test_a_file_that_others_may_read_is_refused(server: Server, lone: Session, tmp_path: Path) -> None:

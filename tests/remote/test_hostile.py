@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import websocket
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.wire.link import FrameDecoder, encode_frame, unspill
 from tests.faults.attacks import lengths
-from tests.server.jupyter import TOKEN, UPGRADE, Server, raw_status
+from tests.server.jupyter import TOKEN, UPGRADE, Server, Servers, cookie_of, raw_status
 from tests.support import LIMIT_SECONDS, Closing, Sessions, run_cli, wait_for_status
 
 HELLO = {"protocol": 1, "oldest": 1, "client": "raw"}
@@ -26,12 +27,21 @@ def lone(module_session: Sessions) -> Session:
 class RawSocket:
     """The websocket of a link, saying whatever it is told to."""
 
-    def __init__(self, server: Server, name: str, token: str, *, hello: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        token: str | None,
+        *,
+        hello: dict[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        sent = {**({} if token is None else {"Authorization": f"token {token}"}), **(headers or {})}
         self.ws = websocket.WebSocket()
         self.ws.settimeout(LIMIT_SECONDS)
         self.ws.connect(
             f"ws://127.0.0.1:{server.port}/cmdop/api/sessions/{name}/link",
-            header=[f"Authorization: token {token}"],
+            header=[f"{key}: {value}" for key, value in sent.items()],
             suppress_origin=True,
             http_no_proxy=["127.0.0.1"],
         )
@@ -206,3 +216,42 @@ def test_no_credential_in_the_log(server: Server, bob: str, lone: Session, tmp_p
     assert bob not in server.text()
     refused = run_cli("status", lone.name, "--url", f"{server.url}/?token={bob}", code=2)
     assert bob not in refused.err
+
+
+PROVIDER = "--ServerApp.identity_provider_class=tests.server.providers.ExampleIdentityProvider"
+
+
+def test_another_user_of_the_server_knows_the_sessions_that_it_shows(
+    servers: Servers, lone: Session, closing: Closing
+) -> None:
+    """He bears the name of who vouches for him, whatever he says; a session of another directory is not there."""
+    server = servers(PROVIDER, env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])})
+    kernel_id = server.start_kernel()
+    alice = {"X-User": "alice"}
+    raw = closing(RawSocket(server, kernel_id, None, hello={}, headers=alice))
+    frame = raw.receive()
+    assert frame is not None
+    assert frame["hello"]["actor"]["id"] == "example:alice"
+    assert raw.ask("close")["refusal"]["code"] == "forbidden"
+    claiming = closing(RawSocket(server, kernel_id, None, hello={"actor": lone.actor}, headers=alice))
+    assert (claiming.receive() or {})["refusal"]["code"] == "forbidden"
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        RawSocket(server, lone.name, None, headers=alice)
+    assert refused.value.status_code == 404
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        RawSocket(server, "no-such-session", None, headers=alice)
+    assert refused.value.status_code == 404
+    owner = closing(RawSocket(server, lone.name, TOKEN, hello={}))
+    assert (owner.receive() or {})["hello"]["actor"]["id"] == lone.actor
+    with Session.open(kernel_id) as session:
+        session.close(force=True)
+
+
+def test_a_logout_closes_what_the_cookie_opened(server: Server, lone: Session, closing: Closing) -> None:
+    answer = server.get(f"/login?token={TOKEN}", token=None)
+    cookie = {"Cookie": cookie_of(answer)}
+    raw = closing(RawSocket(server, lone.name, None, hello={}, headers=cookie))
+    assert "hello" in (raw.receive() or {})
+    assert server.get("/logout", token=None, headers=cookie).status == 200
+    assert raw.receive() is None
+    assert raw.close_code == 1008
