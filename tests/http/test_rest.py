@@ -297,6 +297,16 @@ def test_hundred_creations_of_one_name(api: Api) -> None:
     assert [pointer.name for pointer in Registry.of_user().list_pointers()] == [chosen]
 
 
+def test_api_below_a_base_url(servers: Servers) -> None:
+    server = servers("--ServerApp.base_url=/user/ann/", wait=False)
+    server._until(lambda: server.get("/user/ann/api/kernels").status not in (0, 503))
+    made = server.post("/user/ann/cmdop/api/sessions", {"name": name()})
+    assert made.status == 201
+    assert made.headers["Location"] == f"/user/ann/cmdop/api/sessions/{made.data['id']}"
+    assert server.get(made.headers["Location"]).data["name"] == made.data["name"]
+    assert server.get("/user/ann/cmdop/api/nothing").data["code"] == "not_found"
+
+
 def test_limit_of_acts(servers: Servers) -> None:
     server = servers("--CmdopApp.api_acts_per_minute=60")
     api = Api(server)
