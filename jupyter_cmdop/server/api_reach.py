@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from jupyter_client.kernelspec import NoSuchKernel
 
-from jupyter_cmdop.client import shapes
+from jupyter_cmdop.client import places, shapes
 from jupyter_cmdop.client.aio_session import AsyncSession
 from jupyter_cmdop.client.census import take_census
 from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, UnknownSession
@@ -47,6 +47,14 @@ class Known:
 
     id: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session that has ended and left its journal."""
+
+    name: str
+    directory: Path
 
 
 class Api:
@@ -133,6 +141,14 @@ class Api:
         if not found.is_live:
             raise UnknownSession(name, reason=f"{found.name} is not there any more: {found.liveness.reason}")
         return Known(found.id, found.name)
+
+    def find_ended(self, name: str, person: Person) -> Ended | None:
+        """The session of this name, if it has ended and he may know of it; reads files."""
+        found = _resolve(name)
+        if found is None or found.is_live or not self._may_know(person, found):
+            return None
+        directory = places.sessions_dir() / found.id
+        return Ended(found.name, directory) if directory.is_dir() else None
 
     def _may_know(self, person: Person, found: Found) -> bool:
         known = found.pointer or found.record
