@@ -312,7 +312,10 @@ def http_page() -> str:
     lines += [
         f"| {api_feed.CLOSE_ENDED} | the session has ended; there is nothing to come back for |",
         f"| {api_feed.CLOSE_CREDENTIAL} | the grant or the login has ended |",
-        f"| {api_feed.CLOSE_SLOW} | nothing was read for a while: come back with the cursor of your last record |",
+        (
+            f"| {api_feed.CLOSE_SLOW} | nothing was read for a while: come back with the cursor of your last record. "
+            "Who does not read even this is cut off after five seconds |"
+        ),
         f"| {api_feed.CLOSE_TRY_AGAIN} | it cannot be told now: come back with the cursor of your last record |",
     ]
     lines += ["", "## Shapes", ""]

@@ -15,6 +15,7 @@ from tornado import web
 from jupyter_cmdop.client.errors import (
     ClientError,
     IdTaken,
+    JournalProblem,
     KeeperGone,
     LinkTimeout,
     Refused,
@@ -124,6 +125,8 @@ def api_error(error: ClientError) -> ApiError:
         case RequestFailed() if error.code == "unknown_verb":
             message = "the keeper of this session is older than this server, and does not know how"
             return ApiError("unsupported", message, next=("close it and make it again",))
+        case JournalProblem():
+            return ApiError("journal_unreadable", "the session's journal cannot be read")
         case RequestFailed() if error.code == "journal":
             return ApiError("journal_unreadable", "the session's journal cannot be read now")
         case RequestFailed():

@@ -389,6 +389,7 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
 
     feed: Feed
     _task: asyncio.Task[None] | None = None
+    _counted: str | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's
         self.check_first()
@@ -406,11 +407,12 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise ApiError("upgrade_required", "this is a websocket")
         try:
-            self.feed = Feed(
-                self.api, self.person, only=await self.only(kwargs), after=after, client=self.client
-            )
+            only = await self.only(kwargs)
+            self.api.feed_opened(self.person.actor.id)
         except ClientError as error:
             raise api_error(error) from error
+        self._counted = self.person.actor.id
+        self.feed = Feed(self.api, self.person, only=only, after=after, client=self.client)
         await super().get(*args, **kwargs)
 
     get.__verb__ = Verb(  # type: ignore[attr-defined]  # as `api_base.verb` does
@@ -458,11 +460,23 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
     def _logged_out(self) -> None:
         self.close(CLOSE_CREDENTIAL, "the login has ended")
 
+    def on_finish(self) -> None:
+        """The request has its answer; a websocket that was not opened by it has no `on_close`."""
+        if self.get_status() != 101:
+            self._uncount()
+        super().on_finish()
+
+    def _uncount(self) -> None:
+        if self._counted is not None:
+            self.api.feed_closed(self._counted)
+            self._counted = None
+
     def on_message(self, message: str | bytes) -> None:
         """Nothing is taken here; a client that talks is not answered."""
 
     def on_close(self) -> None:
         self.api.websockets.feed_closed(self)
+        self._uncount()
         if self._task is not None:
             self._task.cancel()
 

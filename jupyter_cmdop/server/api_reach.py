@@ -6,6 +6,7 @@ Nothing here decides what somebody may do in a session: that is the keeper's, wh
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from jupyter_client.kernelspec import NoSuchKernel
 
-from jupyter_cmdop.client import shapes
+from jupyter_cmdop.client import places, shapes
 from jupyter_cmdop.client.aio_session import AsyncSession
 from jupyter_cmdop.client.census import take_census
 from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, UnknownSession
@@ -27,12 +28,14 @@ from .api_errors import ApiError
 from .api_limits import ActLimit
 from .api_shapes import Create
 from .identity import People, Person
-from .kernel_manager import SessionKernelManager, keeper_knows
+from .kernel_manager import SPAWNS_AT_ONCE, SessionKernelManager, keeper_knows
 from .session_kernel import why_gone
 from .websockets_open import OpenWebsockets
 from .workspace import Workspace
 
 T = TypeVar("T")
+MAX_FEEDS = 64
+"""Open feeds of one actor; each has a link to every session that it tells of."""
 ATTACH_SECONDS = 60.0
 """How long somebody who attaches waits for a session that another one is just making."""
 LOOK_AGAIN_SECONDS = 0.1
@@ -44,6 +47,14 @@ class Known:
 
     id: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session that has ended and left its journal."""
+
+    name: str
+    directory: Path
 
 
 class Api:
@@ -65,12 +76,32 @@ class Api:
         self.manager = manager
         self.limit = ActLimit(acts_per_minute)
         self.patience_seconds = patience_seconds
+        self._feeds: Counter[str] = Counter()
         self._workspace = workspace
         self._root = root
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="cmdop api")
+        # Making a session takes seconds: whoever only looks does not wait behind it.
+        self._makers = ThreadPoolExecutor(SPAWNS_AT_ONCE, thread_name_prefix="cmdop api make")
+
+    def feed_opened(self, actor: str) -> None:
+        """Count a feed.
+
+        Raises:
+            Refused: this actor has as many as one may have.
+        """
+        if self._feeds[actor] >= MAX_FEEDS:
+            message = f"{actor} has {MAX_FEEDS} feeds open, which is the limit"
+            raise Refused(Refusal("queue_full", message, next=("close one of them",)))
+        self._feeds[actor] += 1
+
+    def feed_closed(self, actor: str) -> None:
+        self._feeds[actor] -= 1
+        if not self._feeds[actor]:
+            del self._feeds[actor]
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._makers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Run what reads files or starts processes beside the loop."""
@@ -110,6 +141,14 @@ class Api:
         if not found.is_live:
             raise UnknownSession(name, reason=f"{found.name} is not there any more: {found.liveness.reason}")
         return Known(found.id, found.name)
+
+    def find_ended(self, name: str, person: Person) -> Ended | None:
+        """The session of this name, if it has ended and he may know of it; reads files."""
+        found = _resolve(name)
+        if found is None or found.is_live or not self._may_know(person, found):
+            return None
+        directory = places.sessions_dir() / found.id
+        return Ended(found.name, directory) if directory.is_dir() else None
 
     def _may_know(self, person: Person, found: Found) -> bool:
         known = found.pointer or found.record
@@ -171,9 +210,10 @@ class Api:
         await self._check_kernel(kernel)
         cwd = await self.in_thread(self._directory, wanted.cwd)
         deadline = asyncio.get_running_loop().time() + ATTACH_SECONDS
+        loop = asyncio.get_running_loop()
         while True:
             try:
-                spawned = await self.in_thread(self._spawn, wanted, kernel, cwd, person)
+                spawned = await loop.run_in_executor(self._makers, self._spawn, wanted, kernel, cwd, person)
             except Refused as refused:
                 if not wanted.attach or refused.refusal.code != "name_taken":
                     raise

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import urllib.parse
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from typing import Any, cast
 
 import msgspec
 from jupyter_server.utils import url_path_join
 from tornado.iostream import StreamClosedError
 
-from jupyter_cmdop.client import calls, shapes
+from jupyter_cmdop.client import calls, past, shapes
 from jupyter_cmdop.client.aio_session import AsyncSession
 from jupyter_cmdop.client.errors import ClientError
 from jupyter_cmdop.core.refusal import HTTP_STATUS, Refusal
@@ -265,7 +267,7 @@ class JournalHandler(VerbHandler):
     @verb(
         Verb(
             "read_journal",
-            "The record, oldest first: a page, or all of it as a file",
+            "The record, oldest first: a page, or all of it as a file; also of a session that has ended",
             {200: JournalPage},
             query=JournalQuery,
             files=("application/x-ndjson",),
@@ -273,45 +275,75 @@ class JournalHandler(VerbHandler):
     )
     async def get(self, name: str, query: JournalQuery) -> None:
         types = None if query.types is None else [word.strip() for word in query.types.split(",")]
-        wanted = {"after": query.after, "actor": query.actor, "operation": query.operation, "types": types}
+        wanted: dict[str, Any] = {
+            "after": query.after,
+            "actor": query.actor,
+            "operation": query.operation,
+            "types": types,
+        }
+        ended = await self.api.in_thread(self.api.find_ended, name, self.person)
+        if ended is not None:
+            reading = cast("Generator[dict[str, Any], None, None]", past.log(ended.directory, **wanted))
+            with contextlib.closing(reading) as entries:
+                await self._answer(ended.name, self._in_threads(entries), query, wanted)
+            return
         async with self.api.open(name, self.person, client=self.client) as session:
-            if query.format == "jsonl":
-                await self._export(session, wanted)
-            else:
-                await self._page(session, wanted, query.limit)
+            limit = None if query.format == "jsonl" else query.limit
+            await self._answer(session.name, session.log(**wanted, limit=limit), query, wanted)
 
-    async def _page(self, session: AsyncSession, wanted: Mapping[str, Any], limit: int) -> None:
+    async def _in_threads(self, entries: Iterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+        """What is read from a disk, some at a time, beside the loop."""
+        while found := await self.api.in_thread(lambda: list(itertools.islice(entries, 100))):
+            for entry in found:
+                yield entry
+
+    async def _answer(
+        self,
+        name: str,
+        entries: AsyncIterator[dict[str, Any]],
+        query: JournalQuery,
+        wanted: Mapping[str, Any],
+    ) -> None:
+        async with contextlib.aclosing(cast("AsyncGenerator[dict[str, Any], None]", entries)) as found:
+            if query.format == "jsonl":
+                await self._export(name, found)
+            else:
+                await self._page(found, wanted, query.limit)
+
+    async def _page(
+        self, found: AsyncIterator[dict[str, Any]], wanted: Mapping[str, Any], limit: int
+    ) -> None:
         entries: list[msgspec.Raw] = []
         after, size, is_cut = int(wanted["after"]), 0, False
-        async with await session.start(calls.log(**wanted, limit=limit)) as stream:
-            async for item in stream:
-                entry = item.data.get("entry", {})
-                raw = msgspec.json.encode(entry)
-                size += len(raw)
-                is_cut = size > PAGE_BYTES and bool(entries)
-                if is_cut:
-                    break
-                entries.append(msgspec.Raw(raw))
-                after = int(entry.get("seq", after))
+        async for entry in found:
+            raw = msgspec.json.encode(entry)
+            size += len(raw)
+            is_cut = size > PAGE_BYTES and bool(entries)
+            if is_cut:
+                break
+            entries.append(msgspec.Raw(raw))
+            after = int(entry.get("seq", after))
+            if len(entries) == limit:
+                break
         await self.answer({"entries": entries, "after": after, "more": is_cut or len(entries) == limit})
 
-    async def _export(self, session: AsyncSession, wanted: Mapping[str, Any]) -> None:
+    async def _export(self, name: str, found: AsyncIterator[dict[str, Any]]) -> None:
         self.set_header("Content-Type", "application/x-ndjson")
-        self.set_header("Content-Disposition", f'attachment; filename="{session.name}.jsonl"')
+        self.set_header("Content-Disposition", f'attachment; filename="{name}.jsonl"')
         waiting = 0
         try:
-            async with await session.start(calls.log(**wanted)) as stream:
-                async for item in stream:
-                    raw = msgspec.json.encode(item.data.get("entry", {}))
-                    self.write(raw + b"\n")
-                    waiting += len(raw)
-                    if waiting > _FLUSH_BYTES:
-                        await self.flush()
-                        waiting = 0
+            async for entry in found:
+                raw = msgspec.json.encode(entry)
+                self.write(raw + b"\n")
+                waiting += len(raw)
+                if waiting > _FLUSH_BYTES:
+                    await self.flush()
+                    waiting = 0
         except StreamClosedError:
             return  # its reader has gone
         except ClientError:
             if not self._headers_written:
+                self.clear_header("Content-Disposition")
                 raise
             # A file that ends early must not look like a whole one.
             connection: Any = self.request.connection  # tornado's type leaves `stream` to its HTTP/1 class

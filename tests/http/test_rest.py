@@ -205,6 +205,24 @@ def test_journal_is_read_page_by_page_and_exported(api: Api) -> None:
     assert [json.loads(line) for line in exported.body.splitlines()][: len(whole)] == whole
 
 
+def test_journal_of_a_session_that_has_ended(api: Api, server: Server) -> None:
+    made = api.make()
+    session_id = api.get(f"sessions/{made}").data["id"]
+    bot = api.as_grant(made)
+    api.run(made, "1")
+    api.request("DELETE", f"sessions/{made}?force=true")
+    server.wait_for_end(session_id)
+    types = [entry["type"] for entry in api.get(f"sessions/{made}/journal").data["entries"]]
+    assert types[0] == "opened"
+    assert "closed" in types
+    page = api.get(f"sessions/{made}/journal?limit=3").data
+    assert (len(page["entries"]), page["after"], page["more"]) == (3, 3, True)
+    exported = api.get(f"sessions/{made}/journal?format=jsonl")
+    assert [json.loads(line)["type"] for line in exported.body.splitlines()] == types
+    assert bot.get(f"sessions/{made}/journal").status == 403  # its grant has ended with the session
+    assert api.get(f"sessions/{made}/read").data["code"] == "unknown_session"
+
+
 def test_grants_are_made_listed_and_taken_back(api: Api) -> None:
     made = api.make()
     bot = api.as_grant(made)
@@ -295,6 +313,16 @@ def test_hundred_creations_of_one_name(api: Api) -> None:
     assert len(attached) + len(refused) == 99
     assert {answer.data["id"] for answer in (*made, *attached)} == {made[0].data["id"]}
     assert [pointer.name for pointer in Registry.of_user().list_pointers()] == [chosen]
+
+
+def test_api_below_a_base_url(servers: Servers) -> None:
+    server = servers("--ServerApp.base_url=/user/ann/", wait=False)
+    server._until(lambda: server.get("/user/ann/api/kernels").status not in (0, 503))
+    made = server.post("/user/ann/cmdop/api/sessions", {"name": name()})
+    assert made.status == 201
+    assert made.headers["Location"] == f"/user/ann/cmdop/api/sessions/{made.data['id']}"
+    assert server.get(made.headers["Location"]).data["name"] == made.data["name"]
+    assert server.get("/user/ann/cmdop/api/nothing").data["code"] == "not_found"
 
 
 def test_limit_of_acts(servers: Servers) -> None:
