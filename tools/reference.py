@@ -40,6 +40,7 @@ REFUSALS = {
     "forbidden": "Your grant does not have the right that this needs.",
     "revoked": "Your grant has ended, and your connection with it.",
     "journal_unavailable": "The journal cannot be written (a full disk, for example). Nothing goes on unrecorded.",
+    "rate_limited": "You act more often than this Jupyter server allows over HTTP; `retry_after` says when again.",
     "queue_full": "You have as much waiting as one actor may have.",
     "backend_lost": "The kernel is gone and does not come back by itself.",
     "unknown_session": "There is no session of this name.",
@@ -65,7 +66,6 @@ RESERVED = (
     "input_pending",
     "moved",
     "paused",
-    "rate_limited",
 )
 
 
@@ -250,6 +250,116 @@ def server_page() -> str:
     return _text([*lines, ""])
 
 
+def http_page() -> str:
+    """The HTTP API, from its OpenAPI document alone."""
+    from jupyter_cmdop.server import api_openapi, api_routes
+
+    document = api_openapi.document(api_routes.ROUTES)
+    schemas = document["components"]["schemas"]
+    lines = ["# HTTP API", "", NOTICE, ""]
+    lines += [*_prose(document["info"]["description"])]
+    lines += [
+        "Paths are below `<base_url>cmdop/api` of a Jupyter server. The same as OpenAPI 3.1 is in the package,",
+        "`jupyter_cmdop/server/openapi.json`, and at `cmdop/api/openapi.json`. How it is used:",
+        "[from a script over HTTP](../how-to/use-from-a-script-over-http.md).",
+        "",
+        "| | path | what it does | body | answers |",
+        "|---|---|---|---|---|",
+    ]
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    for method, path, operation in operations:
+        body = _cell(_type(_json_of(operation.get("requestBody", {}))))
+        answers = "; ".join(
+            f"{status}: {_cell(_type(_json_of(answer)))}"
+            for status, answer in operation["responses"].items()
+            if status.isdecimal()
+        )
+        shown = body if "requestBody" in operation else ""
+        link = f"[`{path}`](#{operation['operationId']})"
+        lines.append(f"| {method} | {link} | {_cell(operation['summary'])} | {shown} | {answers} |")
+    lines += ["", "## Parameters", ""]
+    for method, path, operation in operations:
+        lines += [f"### {operation['operationId']}", "", f"`{method} {path}`: {operation['summary']}.", ""]
+        if "description" in operation:
+            lines += [operation["description"], ""]
+        rows = [p for p in operation.get("parameters", ()) if p["in"] != "path"]
+        if rows:
+            lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
+            for row in rows:
+                meaning = _cell(row.get("description", ""))
+                lines.append(
+                    f"| `{row['name']}` | {row['in']} | {_cell(_limits(row['schema']))} | {meaning} |"
+                )
+            lines.append("")
+    lines += [
+        "## Codes",
+        "",
+        "Those of [refusals](refusals.md), and:",
+        "",
+        "| code | HTTP status |",
+        "|---|---|",
+    ]
+    from jupyter_cmdop.server.api_errors import HTTP_CODES
+
+    lines += [f"| `{code}` | {status} |" for code, status in HTTP_CODES.items()]
+    lines += ["", "## Closing codes of the feed", "", "| code | meaning |", "|---|---|"]
+    from jupyter_cmdop.server import api_feed
+
+    lines += [
+        f"| {api_feed.CLOSE_ENDED} | the session has ended; there is nothing to come back for |",
+        f"| {api_feed.CLOSE_CREDENTIAL} | the grant or the login has ended |",
+        (
+            f"| {api_feed.CLOSE_SLOW} | nothing was read for a while: come back with the cursor of your last record. "
+            "Who does not read even this is cut off after five seconds |"
+        ),
+        f"| {api_feed.CLOSE_TRY_AGAIN} | it cannot be told now: come back with the cursor of your last record |",
+    ]
+    lines += ["", "## Shapes", ""]
+    for name, schema in schemas.items():
+        lines += [f"### {name}", "", *_prose(schema.get("description"))]
+        lines += ["| key | type | required | meaning |", "|---|---|---|---|"]
+        for key, value in schema["properties"].items():
+            required = "yes" if key in schema.get("required", ()) else ""
+            meaning = value.get("description", "") or next(
+                (option["description"] for option in value.get("anyOf", ()) if "description" in option), ""
+            )
+            lines.append(f"| `{key}` | {_cell(_limits(value))} | {required} | {_cell(meaning)} |")
+        lines.append("")
+    return _text(lines)
+
+
+def _json_of(content: dict[str, Any]) -> dict[str, Any]:
+    found = content.get("content", {}).get("application/json", {}).get("schema", {})
+    return dict(found)
+
+
+def _limits(schema: dict[str, Any]) -> str:
+    """The type with its limits and its default."""
+    if "enum" in schema:
+        text = ", ".join(f"`{word}`" for word in schema["enum"] if word is not None)
+    else:
+        text = _type(schema)
+    bounds = [
+        f"{word} {schema[key]:g}"
+        for key, word in (
+            ("minimum", "from"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "to"),
+            ("minLength", "from"),
+            ("maxLength", "to"),
+        )
+        if key in schema
+    ]
+    default = schema.get("default")
+    if default not in (None, "", False, [], ()):
+        bounds.append(f"default {default}")
+    return f"{text} ({', '.join(bounds)})" if bounds else text
+
+
 def stock_page() -> str:
     differences = tomllib.loads(DIFFERENCES.read_text(encoding="utf-8"))["difference"]
     lines = [
@@ -278,6 +388,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "refusals.md": refusals_page,
     "floor.md": floor_page,
     "server.md": server_page,
+    "http.md": http_page,
     "stock-server-tests.md": stock_page,
 }
 
@@ -285,8 +396,10 @@ PAGES: dict[str, Callable[[], str]] = {
 def files() -> dict[Path, str]:
     """Every generated file with its text."""
     from jupyter_cmdop.client import shapes
+    from jupyter_cmdop.server import api_openapi, api_routes
 
     pages = {FOLDER / name: page() for name, page in PAGES.items()}
+    pages[api_routes.OPENAPI_FILE] = api_openapi.written(api_routes.ROUTES)
     return pages | {SCHEMAS / f"{name}.json": schema_file(name) for name in shapes.SCHEMAS}
 
 

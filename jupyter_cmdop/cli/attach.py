@@ -18,13 +18,13 @@ from contextlib import ExitStack, contextmanager
 
 from jupyter_cmdop.client import calls, shapes
 from jupyter_cmdop.client.blocking import Stream
-from jupyter_cmdop.client.errors import ClientError, KeeperGone
+from jupyter_cmdop.client.errors import ClientError, KeeperGone, RequestFailed
 from jupyter_cmdop.client.identity import Identity
 from jupyter_cmdop.client.session import BEAT_SECONDS, Session
 
 from . import exits, render
 from .interrupts import Signals
-from .opening import identity_of, open_session
+from .opening import identity_of, open_session, server_of
 from .output import error_line, note
 from .reading import show_outputs
 
@@ -40,7 +40,8 @@ def attach(args: argparse.Namespace) -> int:
     if args.read_only:
         return _watch(args)
     with open_session(args, persistent=True) as session:
-        with _credential(session, identity_of(args), args) as connection_file:
+        identity = Identity(args.as_actor) if server_of(args) is not None else identity_of(args)
+        with _credential(session, identity, args) as connection_file:
             note(render.one_line(f"jupyter console --existing {shlex.quote(connection_file)}"))
             code = _Console(session, connection_file).run()
         _farewell(session, args)
@@ -50,6 +51,17 @@ def attach(args: argparse.Namespace) -> int:
 @contextmanager
 def _credential(session: Session, identity: Identity, args: argparse.Namespace) -> Iterator[str]:
     """A connection file to go in with: the caller's grant if he came with one, else one for the time of this call."""
+    server = server_of(args)
+    if server is not None:
+        from jupyter_cmdop.client.remote_console import RemoteConsole
+
+        if identity.actor is not None:
+            raise RequestFailed(
+                "bad_request", "a console by URL is that of the credential's actor", next=("leave --as out",)
+            )
+        with RemoteConsole(server, session.id, tell=note) as path:
+            yield path
+        return
     if identity.file is not None:
         yield identity.file
         return

@@ -6,20 +6,36 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.errors import ClientError, Refused, SpawnFailed, UnknownSession
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    KeeperGone,
+    Refused,
+    RequestFailed,
+    SpawnFailed,
+    UnknownSession,
+)
 from jupyter_cmdop.client.registry import Found, Registry
 from jupyter_cmdop.client.spawn import READY_SECONDS, Progress, Spawned, spawn
 
 from . import exits, render
-from .opening import open_session
+from .opening import open_session, server_of
 from .output import note, show, wants_json
+
+if TYPE_CHECKING:
+    from jupyter_cmdop.client.remote import Server
 
 _POLL_SECONDS = 0.05
 
 
 def new(args: argparse.Namespace) -> int:
+    server = server_of(args)
+    if server is not None:
+        made = _made_there(server, args)
+        show(args, made, _welcome(made))
+        return exits.DONE
     try:
         made = _created(_spawn(args), args)
     except Refused as refused:
@@ -28,6 +44,22 @@ def new(args: argparse.Namespace) -> int:
         made = _existing(args.name)
     show(args, made, _welcome(made))
     return exits.DONE
+
+
+def _made_there(server: Server, args: argparse.Namespace) -> shapes.NewSession:
+    if args.group is not None or args.setup is not None:
+        raise RequestFailed(
+            "bad_request",
+            "--group and --setup are for sessions of this machine",
+            next=("leave them out, and `run` the setup afterwards",),
+        )
+    return server.create(
+        args.name,
+        kernel=args.kernel,
+        policy=args.policy,
+        cwd=args.cwd,
+        attach=args.if_exists == "attach" or None,
+    )
 
 
 def _spawn(args: argparse.Namespace) -> Spawned:
@@ -105,9 +137,10 @@ def _of_pointer(found: Found) -> shapes.NewSession:
 
 def _welcome(made: shapes.NewSession) -> str:
     name = render.one_line(made.name)
+    process = f", process {made.pid}" if made.pid is not None else ""
     what = "is running" if made.created else "was there already"
     return (
-        f"{name} {what} ({render.one_line(made.spec or made.kind)}, process {made.pid})\n"
+        f"{name} {what} ({render.one_line(made.spec or made.kind)}{process})\n"
         f"  jupyter cmdop attach {name}              talk to it\n"
         f"  jupyter cmdop invite {name} --as ID      let somebody in\n"
         f"  jupyter cmdop close {name}               end it\n"
@@ -136,21 +169,31 @@ def close(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         name, session_id = session.name, session.id
         shape = session.close(force=args.force)
-    _await_end(session_id)
+    _await_end(session_id, server_of(args))
     ended = ", ".join(str(pid) for pid in shape.ended)
     text = f"{render.one_line(name)} is closed" + (f" (ended: {ended})" if ended else "")
     show(args, shape, f"{text}\n  jupyter cmdop log {render.one_line(name)}    what happened in it")
     return exits.DONE
 
 
-def _await_end(session_id: str) -> None:
+def _await_end(session_id: str, server: Server | None) -> None:
     """Wait until the name is free: the keeper removes its pointer after it has answered."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         try:
-            found = Registry.of_user().resolve(session_id)
+            if not _is_live(session_id, server):
+                return
+        except KeeperGone:
+            pass  # it is about to end
         except ClientError:
             return
-        if not found.is_live:
-            return
         time.sleep(_POLL_SECONDS)
+
+
+def _is_live(session_id: str, server: Server | None) -> bool:
+    if server is None:
+        return Registry.of_user().resolve(session_id).is_live
+    from jupyter_cmdop.client.remote_session import RemoteSession
+
+    with RemoteSession.reach(server, session_id) as session:
+        return not session.has_ended

@@ -7,17 +7,25 @@ import sys
 from datetime import UTC, datetime
 
 from jupyter_cmdop.client import shapes
-from jupyter_cmdop.client.census import ask_all, describe, describe_past, take_census
+from jupyter_cmdop.client.census import ask_all, describe, describe_past, status_of, take_census
+from jupyter_cmdop.client.errors import RequestFailed
 from jupyter_cmdop.client.registry import Found, Registry
 
 from . import exits, render
+from .opening import find, open_session, server_of
 from .output import print_json, print_text, wants_json
 
 _STATE_COLOURS = {"lost": "red", "unresponsive": "yellow", "starting": "yellow"}
 
 
 def ls(args: argparse.Namespace) -> int:
-    items = take_census(Registry.of_user(), past=args.all)
+    server = server_of(args)
+    if server is None:
+        items = take_census(Registry.of_user(), past=args.all)
+    elif args.all:
+        raise RequestFailed("bad_request", "past sessions are listed on their own machine only", next=("ls",))
+    else:
+        items = server.sessions()
     if wants_json(args):
         print_json(items)
     elif items:
@@ -68,14 +76,12 @@ def _remark(item: shapes.LsItem) -> str:
 
 
 def status(args: argparse.Namespace) -> int:
-    from .opening import find, open_session
-
-    found = find(args)
-    silent = _silent(found)
-    if not found.is_live and found.record is not None:
+    found = None if server_of(args) is not None else find(args)
+    silent = None if found is None else _silent(found)
+    if found is not None and not found.is_live and found.record is not None:
         shape = _past_status(found)
     elif silent is not None:
-        shape = _status_of(silent, silent.reason)
+        shape = status_of(silent, silent.reason)
     else:
         with open_session(args) as session:
             shape = session.status()
@@ -89,7 +95,7 @@ def status(args: argparse.Namespace) -> int:
 def _past_status(found: Found) -> shapes.Status:
     if found.record is None:
         raise AssertionError("a session that is not live was found by its record")
-    return _status_of(describe_past(found.record), found.liveness.reason)
+    return status_of(describe_past(found.record), found.liveness.reason)
 
 
 def _silent(found: Found) -> shapes.LsItem | None:
@@ -98,22 +104,6 @@ def _silent(found: Found) -> shapes.LsItem | None:
         return None
     [answer] = ask_all([found.pointer])
     return describe(answer) if answer.liveness.state == "unresponsive" else None
-
-
-def _status_of(item: shapes.LsItem, reason: str | None) -> shapes.Status:
-    """What can be said of a session that nobody can be asked about."""
-    return shapes.Status(
-        name=item.name,
-        id=item.id,
-        kind=item.kind,
-        state=item.state,
-        policy=item.policy,
-        kernel_id=item.kernel_id,
-        spec=item.spec,
-        group=item.group,
-        workspace=item.workspace,
-        reason=reason,
-    )
 
 
 def _describe(status: shapes.Status) -> str:

@@ -33,10 +33,12 @@ examples:
   jupyter cmdop invite analysis --as bot --kind agent
   jupyter cmdop take analysis --reason 'let me look'
   jupyter cmdop log analysis --follow             who did what
+  jupyter cmdop --url https://host/ --grant-file FILE attach analysis
 
 {exits.EXPLANATION}
-environment: CMDOP_GRANT_FILE names a connection file to act with, CMDOP_STATE_DIR where journals are kept,
-CMDOP_DEBUG=1 shows tracebacks
+environment: CMDOP_GRANT_FILE names a file with a grant to act with, CMDOP_URL the Jupyter server that sessions are
+behind, CMDOP_CA_FILE certificates to verify it with, CMDOP_STATE_DIR where journals are kept; CMDOP_DEBUG=1 shows
+tracebacks
 """
 
 
@@ -100,7 +102,20 @@ def _add_caller(parser: argparse.ArgumentParser, *, default: Any, with_as: bool 
         "--grant-file",
         metavar="FILE",
         default=default,
-        help="act with the grant in this connection file (as CMDOP_GRANT_FILE)",
+        help="act with the grant, or a server's token, in this file (as CMDOP_GRANT_FILE)",
+    )
+    place = parser.add_argument_group("where the session is (this machine unless you say otherwise)")
+    place.add_argument(
+        "--url",
+        metavar="URL",
+        default=default,
+        help="base URL of the Jupyter server that it is behind (as CMDOP_URL)",
+    )
+    place.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        default=default,
+        help="certificates to verify that server with, instead of the system's (as CMDOP_CA_FILE)",
     )
 
 
@@ -217,6 +232,7 @@ def _invite(verbs: _Verbs) -> None:
             "invite analysis",
             "invite analysis --as bot --kind agent --expires 8h",
             "invite analysis --as guest --role observer",
+            "invite analysis --as bob --role observer --grant-file-out bob.grant",
         ),
         own_as=True,
     )
@@ -226,6 +242,11 @@ def _invite(verbs: _Verbs) -> None:
     parser.add_argument("--expires", metavar="DURATION", type=seconds, help="90s, 2m, 1h, 7d (never)")
     parser.add_argument(
         "--transport", choices=("ipc", "tcp"), default="ipc", help="tcp: encrypted, for another host (ipc)"
+    )
+    parser.add_argument(
+        "--grant-file-out",
+        metavar="FILE",
+        help="write a grant for `--url` into this new file, or with '-' to standard output",
     )
 
 

@@ -16,7 +16,7 @@ from jupyter_cmdop.client.registry import Found, Registry
 
 from . import exits, render
 from .listing import when
-from .opening import find, open_session
+from .opening import find_past, open_session
 from .output import note, print_json, print_text, show, wants_json
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ def _journal_directory(found: Found) -> Path:
 
 
 def read(args: argparse.Namespace) -> int:
-    found = find(args)
-    if not found.is_live:
+    found = find_past(args)
+    if found is not None:
         from jupyter_cmdop.client import past
 
         return _read_past(args, past.outputs(_journal_directory(found), after=args.after))
@@ -100,8 +100,8 @@ def _heading(item: shapes.OutputItem) -> str:
 
 
 def log(args: argparse.Namespace) -> int:
-    found = find(args)
-    if found.is_live:
+    found = find_past(args)
+    if found is None:
         with open_session(args) as session:
             entries = session.log(
                 after=args.after,
@@ -174,8 +174,8 @@ def verify(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> shapes.VerifyReport:
     if "/" in args.name or os.path.exists(os.path.join(args.name, "journal.sqlite")):
         return _verify_directory(Path(args.name), args.receipt)
-    found = find(args)
-    if not found.is_live:
+    found = find_past(args)
+    if found is not None:
         return _verify_directory(_journal_directory(found), args.receipt)
     with open_session(args) as session:
         return session.verify(args.receipt)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from jupyter_cmdop.client import calls, shapes
 from jupyter_cmdop.client.blocking import Stream
-from jupyter_cmdop.client.errors import ClientError, KeeperGone, Refused, RequestFailed
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    KeeperGone,
+    Refused,
+    RequestFailed,
+    ServerProblem,
+    UnknownSession,
+)
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.core.refusal import Refusal
 
 from . import exits, render
 from .interrupts import Signals
-from .opening import open_session
+from .opening import open_session, server_of
 from .output import error_line, note, print_json, refusal_shape, show, wants_json
 
 END_OF_FILE = "\x04"
@@ -30,24 +42,21 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: that of the operation's status."""
     code = _read_code(args.code)
     with open_session(args) as session:
-        call = calls.run(
-            code,
-            request_id=args.request_id,
-            generation=args.generation,
-            if_busy=args.if_busy,
-            wait_seconds=0.0 if args.no_wait else args.wait,
-            stream=True,
-        )
+        if server_of(args) is not None and args.request_id is None:
+            # Whoever asks again after the connection was lost must not run it twice.
+            args.request_id = f"cli-{uuid.uuid4().hex}"
         may_ask = args.code != "-" and not wants_json(args) and sys.stdin.isatty()
-        with Signals(signal.SIGINT) as interrupts, session.start(call) as stream:
-            watch = _Watch(session, stream, interrupts, args, may_ask=may_ask)
+        with Signals(signal.SIGINT) as interrupts:
+            watch = _Watch(session, code, interrupts, args, may_ask=may_ask)
             try:
                 result = watch.until_end()
             except Refused as refused:
                 result = _refused(refused, args)
-            except KeeperGone as gone:
+            except (KeeperGone, ServerProblem) as gone:
                 note(error_line(gone.message, gone.next or ("log",), name=args.name))
                 result = watch.lost()
+            finally:
+                watch.close()
     return _report(result, args, printer=watch.printer)
 
 
@@ -70,7 +79,7 @@ class _Watch:
     def __init__(
         self,
         session: Session,
-        stream: Stream,
+        code: str,
         interrupts: Signals,
         args: argparse.Namespace,
         *,
@@ -78,9 +87,14 @@ class _Watch:
     ) -> None:
         self.printer = render.OutputPrinter()
         self._session = session
-        self._stream = stream
+        self._code = code
+        self._wait_until = None if args.wait is None else time.monotonic() + args.wait
+        self._shown_seq = 0
+        self._is_again = False
+        self._was_duplicate = False
         self._interrupts = interrupts
         self._args = args
+        self._stream = self._start()
         self._may_ask = may_ask
         self._operation: str | None = None
         self._presses = 0
@@ -90,17 +104,84 @@ class _Watch:
         self._is_echo_off = False
         self._asides: list[Stream] = []
 
+    def _start(self) -> Stream:
+        wait_seconds: float | None = None
+        if self._args.no_wait:
+            wait_seconds = 0.0
+        elif not self._is_again:
+            wait_seconds = self._args.wait
+        elif self._wait_until is not None:
+            wait_seconds = max(0.0, self._wait_until - time.monotonic())
+        call = calls.run(
+            self._code,
+            request_id=self._args.request_id,
+            generation=self._args.generation,
+            if_busy=self._args.if_busy,
+            wait_seconds=wait_seconds,
+            stream=True,
+        )
+        return self._session.start(call)
+
+    def close(self) -> None:
+        self._stream.close()
+
     def until_end(self) -> shapes.RunResult:
         """Follow the operation until it ends, the wait is over, or the second Ctrl-C."""
         with self._restored_terminal():
             while True:
-                while (item := self._stream.take()) is not None:
-                    self._handle(item.data)
-                if self._stream.is_ended:
-                    return shapes.read_as(shapes.RunResult, self._stream.outcome())
-                if self._presses > 1:
-                    return self._detach()
-                self._wait()
+                try:
+                    return self._until_end_or_cut()
+                except KeeperGone as gone:
+                    self._ask_again(gone)
+                except Refused as refused:
+                    # The link of a session that has ended has its journal and nothing else.
+                    if refused.refusal.code != "unknown_session":
+                        raise
+                    if self._is_again:
+                        raise ServerProblem(refused.message, next=("log",)) from refused
+                    raise UnknownSession(
+                        self._args.name, reason=refused.message, next=refused.next
+                    ) from refused
+
+    def _until_end_or_cut(self) -> shapes.RunResult:
+        while True:
+            while (item := self._stream.take()) is not None:
+                self._handle(item.data)
+            if self._stream.is_ended:
+                result = shapes.read_as(shapes.RunResult, self._stream.outcome())
+                return self._completed(result) if self._is_again else result
+            if self._presses > 1:
+                return self._detach()
+            self._wait()
+
+    # --- a connection that was lost
+
+    def _ask_again(self, gone: KeeperGone) -> None:
+        """Connect and ask the same once more: under its request id it is the same operation, not a second one."""
+        from jupyter_cmdop.client.remote_session import RemoteSession
+
+        if not isinstance(self._session, RemoteSession):
+            raise gone
+        self._stop_asking()
+        self.printer.end_line()
+        self._asides.clear()
+        self._session.reconnect(gone, pause=self._pause)
+        self._is_again = True
+        self._stream = self._start()
+
+    def _pause(self, seconds: float) -> bool:
+        """Whether that time has passed; Ctrl-C ends it."""
+        select.select([self._interrupts.fileno()], [], [], seconds)
+        return not self._interrupts.take().get(signal.SIGINT, 0)
+
+    def _completed(self, result: shapes.RunResult) -> shapes.RunResult:
+        """Show what came between the cut and the end; of an operation that has ended nothing is streamed."""
+        if result.operation is not None and not wants_json(self._args) and not self._args.no_wait:
+            for item in self._session.read(after=f"0:{self._shown_seq}").items:
+                if item.operation == result.operation:
+                    self._show(item.output, item.seq)
+        # That the cut made us ask twice is nobody's business.
+        return msgspec.structs.replace(result, duplicate=self._was_duplicate)
 
     def lost(self) -> shapes.RunResult:
         """What can be said when the keeper went away meanwhile."""
@@ -124,14 +205,22 @@ class _Watch:
             case {"accepted": dict(accepted)}:
                 self._accept(accepted)
             case {"output": dict(output)} if not wants_json(self._args):
-                self.printer.show(output)
+                self._show(output, data.get("seq"))
             case {"input_request": dict(request)}:
                 self._ask(request)
+
+    def _show(self, output: Mapping[str, Any], seq: object) -> None:
+        if isinstance(seq, int):
+            if self._is_again and seq <= self._shown_seq:
+                return  # shown before the connection was lost
+            self._shown_seq = seq
+        self.printer.show(output)
 
     def _accept(self, accepted: Mapping[str, Any]) -> None:
         operation = accepted.get("operation")
         self._operation = operation if isinstance(operation, str) else None
-        if accepted.get("duplicate"):
+        if accepted.get("duplicate") and not self._is_again:
+            self._was_duplicate = True
             self.printer.say("note: this request ran before; this is what became of it")
         self._interrupt()
 

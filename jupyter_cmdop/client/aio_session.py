@@ -249,6 +249,10 @@ class AsyncSession:
     async def answer(self, text: str, *, prompt_id: str | None = None) -> shapes.Answered:
         return await self._do(calls.answer(text, prompt_id=prompt_id))
 
+    async def note(self, text: str) -> shapes.Noted:
+        """Write a remark into the session's journal; it reaches no backend."""
+        return await self._do(calls.note(text))
+
     async def invite(
         self,
         actor: str | None = None,

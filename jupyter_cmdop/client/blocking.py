@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from .errors import ClientError, LinkTimeout
 from .identity import OWNER, Identity
@@ -23,6 +23,16 @@ _READ_BYTES = 256 * 1024
 _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
+class Carrier(Protocol):
+    """What carries a link that does not end at a keeper's own socket."""
+
+    def reason(self) -> str:
+        """Why nothing comes any more."""
+
+    def close(self) -> None:
+        """Return when nothing of it is left."""
+
+
 class Connection:
     """One link. Use it from one thread; `beat` alone may be called from another.
 
@@ -32,9 +42,12 @@ class Connection:
 
     welcome: Welcome
 
-    def __init__(self, link_socket: socket.socket, protocol: LinkProtocol) -> None:
+    def __init__(
+        self, link_socket: socket.socket, protocol: LinkProtocol, carrier: Carrier | None = None
+    ) -> None:
         self._socket = link_socket
         self._protocol = protocol
+        self._carrier = carrier
         self._lock = threading.Lock()
         self._outbox = bytearray()
 
@@ -54,7 +67,26 @@ class Connection:
             KeeperGone, LinkTimeout, Refused, PlaceError, BadAnswer: as their names say; nothing stays open.
         """
         deadline = time.monotonic() + timeout_seconds
-        connection = cls(open_link(link, timeout_seconds), LinkProtocol())
+        opened = open_link(link, timeout_seconds)
+        return cls.over(opened, identity=identity, client=client, persistent=persistent, deadline=deadline)
+
+    @classmethod
+    def over(
+        cls,
+        link_socket: socket.socket,
+        *,
+        identity: Identity,
+        client: str,
+        persistent: bool,
+        deadline: float,
+        carrier: Carrier | None = None,
+    ) -> Self:
+        """Exchange hellos on a socket that is open, and not blocking; it belongs to the connection from now on.
+
+        Raises:
+            KeeperGone, LinkTimeout, Refused, BadAnswer: as their names say; nothing stays open.
+        """
+        connection = cls(link_socket, LinkProtocol(), carrier)
         try:
             connection._greet(
                 connection._protocol.hello(client=client, identity=identity, persistent=persistent), deadline
@@ -153,6 +185,8 @@ class Connection:
     def close(self) -> None:
         self._protocol.closed("this side closed the link")
         self._socket.close()
+        if self._carrier is not None:
+            self._carrier.close()
 
     def _receive(self) -> None:
         with self._lock:
@@ -166,7 +200,7 @@ class Connection:
             if data:
                 self._protocol.feed(data)
             else:
-                self._protocol.closed()
+                self._protocol.closed("" if self._carrier is None else self._carrier.reason())
 
     def _send(self, data: bytes) -> None:
         """Send what the socket takes now; `pump` sends the rest while it waits for the answer."""

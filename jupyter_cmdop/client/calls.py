@@ -138,6 +138,10 @@ def answer(text: str, *, prompt_id: str | None = None) -> Call[shapes.Answered]:
     return Call("answer", {"text": text, "prompt_id": prompt_id}, shapes.Answered)
 
 
+def note(text: str) -> Call[shapes.Noted]:
+    return Call("note", {"text": text}, shapes.Noted)
+
+
 def log(
     *,
     after: int | None = None,

@@ -220,5 +220,21 @@ def describe_past(record: Record) -> LsItem:
     )
 
 
+def status_of(item: LsItem, reason: str | None) -> Status:
+    """What can be said of a session that nobody can be asked about."""
+    return Status(
+        name=item.name,
+        id=item.id,
+        kind=item.kind,
+        state=item.state,
+        policy=item.policy,
+        kernel_id=item.kernel_id,
+        spec=item.spec,
+        group=item.group,
+        workspace=item.workspace,
+        reason=reason,
+    )
+
+
 def _kernel_id(kind: str, session_id: str) -> str | None:
     return session_id if kind == "kernel" else None

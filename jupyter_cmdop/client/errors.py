@@ -9,6 +9,7 @@ ClientError
  +-- Refused           the keeper understood and said no: a `core.refusal.Refusal` with what helps
  +-- KeeperGone        the link closed: what was asked and not answered has an unknown outcome
  +-- LinkTimeout       the keeper did not answer in time; the link is still open
+ +-- ServerProblem    the Jupyter server at a URL cannot be reached, or does not answer as one with this extension
  +-- JournalProblem    the journal of a past session cannot be read
  +-- FellBehind        this reader was slower than its limit; it can resume from its cursor
  +-- BadAnswer         the other side does not speak the link protocol, or not this version of it
@@ -132,6 +133,20 @@ class LinkTimeout(ClientError):
     def __init__(self, message: str, *, asked: bool = False, next: tuple[str, ...] = ()) -> None:  # noqa: A002
         super().__init__(message, next=next)
         self.asked = asked
+
+
+class ServerProblem(ClientError):
+    """A session was asked for at a URL, and the way to it is not there.
+
+    Attributes:
+        may_pass: whether the same may succeed in a moment.
+    """
+
+    code = "server"
+
+    def __init__(self, message: str, *, may_pass: bool = False, next: tuple[str, ...] = ()) -> None:  # noqa: A002
+        super().__init__(message, next=next)
+        self.may_pass = may_pass
 
 
 class JournalProblem(ClientError):

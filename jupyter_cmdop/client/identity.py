@@ -99,20 +99,7 @@ def read_grant_file(path: Path) -> Identity:
     """
     import msgspec
 
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            raw = file.read(GRANT_FILE_BYTES)
-    except OSError as error:
-        raise GrantFileError(
-            f"the grant file {path} cannot be read ({error.strerror})", next=("jupyter cmdop invite NAME",)
-        ) from error
-    if stat.S_ISREG(mode) and mode & 0o077:
-        raise GrantFileError(
-            f"the grant file {path} is open to other users, so its token may be known to them",
-            next=(f"chmod 600 {path}", "jupyter cmdop revoke NAME GRANT, and invite again"),
-        )
+    raw = read_private_file(path)
     try:
         data = msgspec.json.decode(raw)
         grant = data["cmdop"]
@@ -127,3 +114,26 @@ def read_grant_file(path: Path) -> Identity:
             f"{path} holds no grant: it is no connection file made by `jupyter cmdop invite`",
             next=("jupyter cmdop invite NAME",),
         ) from error
+
+
+def read_private_file(path: Path) -> bytes:
+    """The bytes of a file that holds a secret.
+
+    Raises:
+        GrantFileError: it cannot be read, or others can.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            raw = file.read(GRANT_FILE_BYTES)
+    except OSError as error:
+        raise GrantFileError(
+            f"the grant file {path} cannot be read ({error.strerror})", next=("jupyter cmdop invite NAME",)
+        ) from error
+    if stat.S_ISREG(mode) and mode & 0o077:
+        raise GrantFileError(
+            f"the grant file {path} is open to other users, so its token may be known to them",
+            next=(f"chmod 600 {path}", "jupyter cmdop revoke NAME GRANT, and invite again"),
+        )
+    return raw

@@ -103,6 +103,7 @@ class LinkProtocol:
         self._to_send: list[bytes] = []
         self.welcome: Welcome | None = None
         self.failure: ClientError | None = None
+        self._farewell = ""
         self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     # --- what the client says
@@ -182,6 +183,8 @@ class LinkProtocol:
 
     def closed(self, reason: str = "") -> None:
         """The transport has ended, or an error made it useless."""
+        if self._farewell:
+            reason = f"the keeper closed the link: {self._farewell}"
         self._end(KeeperGone(reason or "the keeper closed the link"))
 
     def _end(self, error: ClientError) -> None:
@@ -204,6 +207,8 @@ class LinkProtocol:
                 self._end(_failed(error))
             case {"event": dict(event)}:
                 self.events.append(event)
+                if event.get("kind") == "closed":
+                    self._farewell = str(event.get("reason") or "")
             case _:
                 pass  # a newer keeper may say more; what we do not know, we did not ask for
 

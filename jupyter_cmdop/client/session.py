@@ -136,6 +136,12 @@ class Session:
         """As whom the keeper knows this link."""
         return str(self._connection.welcome.actor.get("id", ""))
 
+    def _dial(self, *, persistent: bool) -> Connection:
+        """Another link to the same keeper."""
+        return Connection.connect(
+            self._link, identity=self._identity, client=self._client, persistent=persistent
+        )
+
     def _do(self, call: Call[T]) -> T:
         return call.read(self._connection.request(call.verb, call.args, timeout_seconds=call.timeout_seconds))
 
@@ -259,6 +265,10 @@ class Session:
     def answer(self, text: str, *, prompt_id: str | None = None) -> shapes.Answered:
         return self._do(calls.answer(text, prompt_id=prompt_id))
 
+    def note(self, text: str) -> shapes.Noted:
+        """Write a remark into the session's journal; it reaches no backend."""
+        return self._do(calls.note(text))
+
     def invite(
         self,
         actor: str | None = None,
@@ -303,9 +313,7 @@ class Session:
 
         Whoever drove before gets it back; when nobody did, it is free. Somebody who has taken it meanwhile keeps it.
         """
-        with Connection.connect(
-            self._link, identity=self._identity, client=self._client, persistent=True
-        ) as link:
+        with self._dial(persistent=True) as link:
             before = link.welcome.session.get("driver")
             me = link.welcome.actor.get("id")
             taking = calls.take(reason, running=running, queue=queue)

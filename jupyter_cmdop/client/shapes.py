@@ -340,6 +340,12 @@ class Answered(Shape, frozen=True, kw_only=True):
     prompt_id: str | None = None
 
 
+class Noted(Shape, frozen=True, kw_only=True):
+    """Where in the journal a note stands."""
+
+    seq: int
+
+
 class Renamed(Shape, frozen=True, kw_only=True):
     name: str
 

@@ -26,7 +26,7 @@ class Record:
     attachment: str | None = None
     grant: str | None = None
     request_id: str | None = None
-    basis: Literal["intended", "attempted", "observed"] = "observed"
+    basis: Literal["intended", "attempted", "observed", "reported"] = "observed"
     via: str | None = None
     durable: bool = False
     data: dict[str, Any] = field(default_factory=dict)

@@ -134,6 +134,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """An actor writes something into the record that reaches no backend."""
+
+    attachment: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Invite:
     """A new grant, made by an actor with the right `invite`."""
 
@@ -225,6 +233,7 @@ Event = (
     | SetPolicy
     | Interrupt
     | Answer
+    | Note
     | Invite
     | Revoke
     | Lifecycle

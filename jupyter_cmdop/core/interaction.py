@@ -1,4 +1,4 @@
-"""Acting on what runs: answering its prompt, interrupting it."""
+"""Acting on what runs: answering its prompt, interrupting it, saying something about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,29 @@ from .prompts import find, may_answer
 from .state import State
 from .turn import Turn
 
+MAX_NOTE_CHARACTERS = 16 * 1024  # a remark for a person; what is longer belongs into a file
+
+
+def note(turn: Turn, event: ev.Note) -> None:
+    """Write a remark into the record. It is no input: it needs no floor, and passes under every policy."""
+    attachment = turn.attachment(event)
+    if attachment is None:
+        return
+    if "input" not in attachment.rights:
+        message = f"{attachment.actor.id} observes this session and may not write into its record"
+        return turn.reject(attachment, event, "read_only", message, next_=("ask for an invitation as peer",))
+    if len(event.text) > MAX_NOTE_CHARACTERS:
+        message = f"a note has at most {MAX_NOTE_CHARACTERS} characters, not {len(event.text)}"
+        return turn.reject(attachment, event, "too_large", message)
+    renew(turn, attachment)
+    turn.note(
+        "note",
+        attachment,
+        basis="reported",
+        durable=True,
+        data={"text": event.text},
+    )
+
 
 def answer(turn: Turn, event: ev.Answer) -> None:
     attachment, state = turn.attachment(event), turn.state
@@ -20,7 +43,7 @@ def answer(turn: Turn, event: ev.Answer) -> None:
     actor = attachment.actor.id
     if "answer" not in attachment.rights:
         message = f"{actor} observes this session and may not answer"
-        return turn.reject(attachment, event, "read_only", message)
+        return turn.reject(attachment, event, "read_only", message, next_=("ask for an invitation as peer",))
     operation = find(state, event)
     if operation is None:
         message = "nothing waits for this answer"
@@ -55,7 +78,7 @@ def interrupt(turn: Turn, event: ev.Interrupt) -> None:
     actor = attachment.actor.id
     if "interrupt" not in attachment.rights:
         message = f"{actor} observes this session and may not interrupt"
-        return turn.reject(attachment, event, "read_only", message)
+        return turn.reject(attachment, event, "read_only", message, next_=("ask for an invitation as peer",))
     if event.operation is not None and event.operation not in state.operations:
         message = f"no operation {event.operation!r} is known here"
         return turn.reject(attachment, event, "unknown_operation", message, next_=("status", "log"))

@@ -34,6 +34,7 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ev.SetPolicy: driving.set_policy,
     ev.Interrupt: interaction.interrupt,
     ev.Answer: interaction.answer,
+    ev.Note: interaction.note,
     ev.Invite: access.invite,
     ev.Revoke: access.revoke,
     ev.Lifecycle: lifecycle.lifecycle,

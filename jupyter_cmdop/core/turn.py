@@ -38,7 +38,7 @@ class Turn:
         attachment: str | None = None,
         grant: str | None = None,
         request_id: str | None = None,
-        basis: Literal["intended", "attempted", "observed"] = "observed",
+        basis: Literal["intended", "attempted", "observed", "reported"] = "observed",
         durable: bool = False,
         data: dict[str, Any] | None = None,
     ) -> None:

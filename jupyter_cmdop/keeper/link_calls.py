@@ -89,6 +89,10 @@ class AnswerArgs(msgspec.Struct):
     prompt_id: str | None = None
 
 
+class NoteArgs(msgspec.Struct):
+    text: str
+
+
 class ReadArgs(msgspec.Struct):
     view: Literal["outputs", "stream"] = "outputs"
     after: str | None = None

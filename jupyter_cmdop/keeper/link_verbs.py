@@ -38,6 +38,7 @@ from .link_calls import (
     InviteArgs,
     LogArgs,
     NoArgs,
+    NoteArgs,
     PolicyArgs,
     ReadArgs,
     RenameArgs,
@@ -169,6 +170,7 @@ class LinkVerbs:
             "read": (ReadArgs, self._read),
             "interrupt": (InterruptArgs, self._interrupt),
             "answer": (AnswerArgs, self._answer),
+            "note": (NoteArgs, self._note),
             "log": (LogArgs, self._log),
             "verify": (VerifyArgs, self._verify),
             "rename": (RenameArgs, self._rename),
@@ -520,6 +522,12 @@ class LinkVerbs:
         self.runner.submit(ev.Answer(call.attachment, args.prompt_id), hand)
 
     # ------------------------------------------------------------------ the record
+
+    def _note(self, call: Call, args: NoteArgs) -> None:
+        if not args.text.strip():
+            raise BadArguments("a note has some text")
+        if self._submit(call, ev.Note(call.attachment, args.text)) is not None:
+            self._result(call, {"seq": self.runner.recorder.last_seq})
 
     def _verify(self, call: Call, args: VerifyArgs) -> None:
         receipt = parse_receipt(args.receipt)

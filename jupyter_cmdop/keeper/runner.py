@@ -191,7 +191,9 @@ class Runner:
 
     def _refusal_of_journal(self, event: ev.Event) -> Refusal | None:
         """While nothing can be recorded nothing new is let in; reading, leaving and the backend's word are."""
-        refused = ev.Submit | ev.Take | ev.HandBack | ev.Release | ev.SetPolicy | ev.Invite | ev.Answer
+        refused = (
+            ev.Submit | ev.Take | ev.HandBack | ev.Release | ev.SetPolicy | ev.Invite | ev.Answer | ev.Note
+        )
         is_rename = isinstance(event, ev.Lifecycle) and event.verb == "rename"
         if self.recorder.unavailable is None or not (is_rename or isinstance(event, refused)):
             return None

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tornado import web
 
-from jupyter_cmdop.client.errors import ClientError, IdTaken, KeeperGone, LinkTimeout, Refused, SpawnFailed
+from jupyter_cmdop.client.errors import (
+    ClientError,
+    IdTaken,
+    KeeperGone,
+    LinkTimeout,
+    Refused,
+    SpawnFailed,
+    UnknownSession,
+)
 from jupyter_cmdop.core.refusal import HTTP_STATUS
 
 
@@ -16,11 +24,23 @@ def problem(status: int, message: str) -> web.HTTPError:
     return web.HTTPError(status, message)
 
 
+def refuse_token_in_url(handler: web.RequestHandler) -> None:
+    """Jupyter takes one, for the page that a browser opens; logs and histories keep it.
+
+    Raises:
+        HTTPError: 400, there is one.
+    """
+    if "token" in handler.request.query_arguments:
+        raise problem(400, "a token in a URL gets into logs: send it in the header Authorization")
+
+
 def http_error(error: ClientError) -> web.HTTPError:
     """A refusal has its own status; a session that does not answer is 503, which clients try again."""
     match error:
         case Refused():
             return problem(HTTP_STATUS[error.refusal.code], error.refusal.message)
+        case UnknownSession():
+            return problem(404, error.message)
         case KeeperGone() | LinkTimeout():
             return problem(503, error.message)
         case IdTaken():

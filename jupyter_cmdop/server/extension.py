@@ -18,23 +18,26 @@ from jupyter_server.serverapp import ServerApp
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from jupyter_server.services.sessions.sessionmanager import SessionManager
 from jupyter_server.utils import url_path_join
-from traitlets import Enum, Unicode, default
+from traitlets import Enum, Float, Integer, Unicode, default
 
 from jupyter_cmdop.client.errors import PlaceError
 from jupyter_cmdop.core.grants import Role
 
-from . import events
+from . import api_routes, events
+from .api_reach import Api
 from .beside import Beside, ServerHandler, slots, summary, take_routes_back
 from .grants import GrantGate
 from .handlers import SessionActionHandler
 from .identity import People
 from .kernel_manager import SessionKernelManager
+from .link_socket import LinkSocketHandler
 from .notebooks import NotebookSessions
 from .settings import Keep, Settings, Share
-from .websocket import SessionWebsocketHandler
+from .websocket import NamedWebsocketHandler, SessionWebsocketHandler
 from .websockets_open import OpenWebsockets
 from .workspace import Workspace
 
+_NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?:@[0-9a-f-]+)?)"
 _KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
 
 
@@ -73,6 +76,20 @@ class CmdopApp(ExtensionApp):
         of the identity provider.""",
     ).tag(config=True)
 
+    api_acts_per_minute = Integer(
+        600,
+        min=0,
+        help="""How often one actor may `run`, `send` and `note` over the HTTP API in a minute; a sixth of it at once. 0
+        sets no limit.""",
+    ).tag(config=True)
+
+    feed_patience = Float(
+        30.0,
+        min=0.1,
+        help="""After how many seconds in which it takes nothing a reader of the feed is closed; it comes back with its
+        cursor.""",
+    ).tag(config=True)
+
     @default("keep_sessions")
     def _default_keep_sessions(self) -> str:
         return "none" if is_below_a_hub() else "shared"
@@ -84,6 +101,7 @@ class CmdopApp(ExtensionApp):
         self.workspace: Workspace | None = None
         self.websockets: OpenWebsockets | None = None
         self.beside: Beside | None = None
+        self.api: Api | None = None
         obstacle = self._obstacle(serverapp)
         if obstacle:
             self.log.warning("jupyter_cmdop leaves kernels as they are: %s", obstacle)
@@ -151,8 +169,20 @@ class CmdopApp(ExtensionApp):
         application.settings["identity_provider"] = GrantGate(
             provider, seen=self.websockets.seen, logged_out=self.websockets.logged_out
         )
+        self.api = application.settings["cmdop_api"] = Api(
+            manager,
+            people,
+            self.workspace,
+            self.websockets,
+            root=self.workspace.path,
+            acts_per_minute=self.api_acts_per_minute,
+            patience_seconds=self.feed_patience,
+        )
         # Rules that are added later are tried before the stock ones.
         application.add_handlers(".*$", self._rules())
+        application.add_handlers(
+            ".*$", [api_routes.unknown(application.settings["base_url"])]
+        )  # behind all of them
         self.beside = Beside(manager, people)
         self.log.info("Kernels are sessions: %s", summary(slots(self.serverapp)))
 
@@ -163,6 +193,9 @@ class CmdopApp(ExtensionApp):
             (rf"{kernels}/channels", SessionWebsocketHandler),
             (rf"{kernels}/(?P<action>restart|interrupt)", SessionActionHandler),
             (url_path_join(base_url, "cmdop", "api", "server"), ServerHandler),
+            (url_path_join(base_url, "cmdop", "api", "sessions", _NAME, "link"), LinkSocketHandler),
+            (url_path_join(base_url, "cmdop", "api", "sessions", _NAME, "channels"), NamedWebsocketHandler),
+            *api_routes.rules(base_url),
         ]
 
     def _settings(self, workspace: Workspace) -> Settings:
@@ -207,6 +240,8 @@ class CmdopApp(ExtensionApp):
     async def stop_extension(self) -> None:
         if self.websockets is not None:
             await self.websockets.stop()
+        if self.api is not None:
+            self.api.close()
 
 
 def is_below_a_hub() -> bool:

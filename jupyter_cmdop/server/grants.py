@@ -2,9 +2,9 @@
 
 A gate stands before whatever identity provider is configured. It looks for a grant in the Authorization header only
 (never in a URL, which logs and histories keep), and knows one by the connection files of the sessions that live. Then
-it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on two routes, the model of his
-session's kernel and its websocket. On every other one he is refused before anything of it runs, whatever another
-extension thinks of users who are logged in.
+it asks the keeper, each time: a revoked grant fails at once. The bearer is a user on the model of his session's kernel,
+on its websocket and its link, and on its routes of the HTTP API. On every other one he is refused before anything of it
+runs, whatever another extension thinks of users who are logged in.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ from jupyter_cmdop.client.identity import GRANT_FILE_BYTES, Identity
 from jupyter_cmdop.client.registry import Registry, facts
 from jupyter_cmdop.core.actor import ACTOR_KINDS, Actor, ActorKind
 from jupyter_cmdop.core.grants import ROLE_RIGHTS, Role
+from jupyter_cmdop.core.refusal import Refusal
 
+from .api_base import Guarded, OfOneSession
+from .api_errors import api_error, refused
 from .errors import http_error, problem
 from .identity import GrantUser, Person
-from .websocket import SessionWebsocketHandler
+from .link_socket import LinkSocketHandler
+from .websocket import NamedWebsocketHandler, SessionWebsocketHandler
 
 CLIENT = "jupyter server: grant"
 
@@ -93,7 +97,11 @@ async def verify(granted: Granted) -> Person:
     roles: tuple[Role, ...] = ("owner", "peer", "observer")
     role: Role = next((role for role in roles if ROLE_RIGHTS[role] <= rights), "observer")
     return Person(
-        Actor(str(actor["id"]), kind, str(actor.get("name") or ""), on_behalf_of), role, grant=granted.grant
+        Actor(str(actor["id"]), kind, str(actor.get("name") or ""), on_behalf_of),
+        role,
+        grant=granted.grant,
+        session=granted.session,
+        token=granted.token,
     )
 
 
@@ -138,15 +146,14 @@ class GrantGate:
 
     async def _bearer(self, handler: web.RequestHandler, granted: Granted) -> GrantUser:
         handler.current_user = None  # the page of a refusal asks who is logged in
-        kernel_id = (handler.path_kwargs or {}).get("kernel_id")
-        if not _is_open_to_grants(handler) or kernel_id != granted.session:
-            raise web.HTTPError(403, "a grant is good for its own session's kernel and websocket only")
+        if await _opens(handler) != granted.session:
+            raise _closed(handler)
         try:
-            return GrantUser.of(await verify(granted), granted.session)
+            return GrantUser.of(await verify(granted), granted.session, granted.token)
         except Refused as refused:
-            raise problem(403, refused.message) from refused
+            raise _answer(handler, refused) from refused
         except ClientError as error:
-            raise http_error(error) from error
+            raise _answer(handler, error) from error
 
     def clear_login_cookie(self, handler: web.RequestHandler) -> None:
         """What a logout calls."""
@@ -163,11 +170,40 @@ class GrantGate:
         return not self.is_token_authenticated(handler)
 
 
-def _is_open_to_grants(handler: web.RequestHandler) -> bool:
-    """The whole list of what a grant opens; what is not named here is closed."""
-    if isinstance(handler, SessionWebsocketHandler):
-        return True
-    return type(handler) is KernelHandler and handler.request.method == "GET"
+async def _opens(handler: web.RequestHandler) -> str | None:
+    """Of which session a grant opens this; the whole list: what is not named here is closed."""
+    if isinstance(handler, OfOneSession):
+        return await handler.session_id_of_path()
+    if isinstance(handler, LinkSocketHandler | NamedWebsocketHandler):
+        return await _named(handler)
+    if isinstance(handler, SessionWebsocketHandler) or (
+        type(handler) is KernelHandler and handler.request.method == "GET"
+    ):
+        return (handler.path_kwargs or {}).get("kernel_id")
+    return None
+
+
+def _closed(handler: web.RequestHandler) -> web.HTTPError:
+    message = "a grant is good for its own session only"
+    if isinstance(handler, Guarded):
+        return refused(Refusal("forbidden", message, next=("ask for an invitation",)).to_dict())
+    return web.HTTPError(403, f"{message}: its kernel, its websocket and its routes below cmdop/api/sessions")
+
+
+def _answer(handler: web.RequestHandler, error: ClientError) -> web.HTTPError:
+    """What the keeper says of a grant, in the words of the route that was asked."""
+    if isinstance(handler, Guarded):
+        return api_error(error)
+    return problem(403, error.message) if isinstance(error, Refused) else http_error(error)
+
+
+async def _named(handler: web.RequestHandler) -> str | None:
+    """The session that the name in this route stands for."""
+    name = (handler.path_kwargs or {}).get("name", "")
+    try:
+        return (await asyncio.to_thread(Registry.of_user().resolve, name)).id
+    except ClientError:
+        return None
 
 
 def _header_token(handler: web.RequestHandler) -> str | None:

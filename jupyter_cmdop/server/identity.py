@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_server import CallContext
@@ -33,16 +33,26 @@ class Person:
 
     Attributes:
         username: the name under which the identity provider knows this credential, "" for the server itself.
+        owns: whether he is the person to whom the sessions belong, and not only somebody with the same role.
+        session, token: of a grant, the id of its session, and what proves it.
     """
 
     actor: Actor
     role: Role
     grant: str | None = None
     username: str = ""
+    owns: bool = False
+    session: str = ""
+    token: str | None = field(default=None, repr=False)
 
     def identity(self) -> Identity:
-        """What a link that acts for this person says in its hello."""
-        if self.role == "owner" and self.grant is None:
+        """What a link that acts for this person says in its hello.
+
+        For a grant that is its own token: the keeper judges it once more, and one that was just revoked opens nothing.
+        """
+        if self.token is not None:
+            return Identity(token=self.token)
+        if self.owns:
             return OWNER
         return Identity(verified={**self.actor_fields(), "role": self.role, "grant": self.grant})
 
@@ -61,11 +71,12 @@ class GrantUser(User):
 
     person: Person
     kernel_id: str
+    token: str
 
     @classmethod
-    def of(cls, person: Person, kernel_id: str) -> GrantUser:
+    def of(cls, person: Person, kernel_id: str, token: str) -> GrantUser:
         made = cls(username=person.actor.id, name=person.actor.display_name)
-        made.person, made.kernel_id = person, kernel_id
+        made.person, made.kernel_id, made.token = person, kernel_id, token
         return made
 
 
@@ -76,7 +87,7 @@ class People:
         self._provider = provider
         self._settings = settings
         owner, full_name = owner_name()
-        self.owner = Person(Actor(owner, "human", full_name), "owner")
+        self.owner = Person(Actor(owner, "human", full_name), "owner", owns=True)
 
     def of(self, handler: web.RequestHandler) -> Person:
         """The person behind a request.
@@ -90,7 +101,7 @@ class People:
         if user is None:
             raise web.HTTPError(403, "nobody is known behind this request")
         if self._is_owner(user, handler):
-            return Person(self.owner.actor, "owner", username=user.username)
+            return replace(self.owner, username=user.username)
         issuer = self._settings.issuer or issuer_of(self._provider)
         actor = Actor(foreign_id(issuer, user.username), "human", user.display_name or user.name or "")
         return Person(actor, self._settings.user_role, username=user.username)

@@ -166,6 +166,19 @@ class SessionKernelManager(AsyncMappingKernelManager):
         await session.heard(FIRST_WORD_SECONDS)
         return session
 
+    async def take_up(self, session_id: str) -> None:
+        """Show a session that was just made here by hand, and tell of it."""
+        session = await self.adopt(session_id)
+        if session is not None:
+            self._tell(session, "started", "")
+            self._tell_action(session_id, session.kernel_name, "start")
+
+    def tell_done(self, session_id: str, action: Action, error: ClientError | None = None) -> None:
+        """Tell what was asked of a session through this server and not through its kernel's routes."""
+        session = self._kernels.get(session_id)
+        if isinstance(session, SessionKernel):
+            self._tell_action(session_id, session.kernel_name, action, error)
+
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -408,7 +421,7 @@ class SessionKernelManager(AsyncMappingKernelManager):
         if provisioner.get("provisioner_name", "local-provisioner") != "local-provisioner":
             self.log.info("%s has a provisioner of its own: a plain kernel is started", kernel_name)
             return False
-        if not await self._in_thread(_keeper_knows, kernel_name):
+        if not await self._in_thread(keeper_knows, kernel_name):
             self.log.warning(
                 "%s is known to this server's spec manager only: a plain kernel is started", kernel_name
             )
@@ -588,7 +601,7 @@ def _mtime(registry: Registry) -> int:
         return 0
 
 
-def _keeper_knows(kernel_name: str) -> bool:
+def keeper_knows(kernel_name: str) -> bool:
     """Whether a keeper, which looks where `jupyter kernelspec list` does, finds this specification."""
     try:
         KernelSpecManager().get_kernel_spec(kernel_name)

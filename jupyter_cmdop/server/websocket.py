@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from jupyter_core.utils import ensure_async
+from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.services.kernels.websocket import KernelWebsocketHandler
 from tornado import web
 from tornado.iostream import IOStream, SSLIOStream
 
+from jupyter_cmdop.client.aio import AsyncConnection
 from jupyter_cmdop.client.errors import ClientError
+from jupyter_cmdop.client.reach import link_of
 
-from .errors import http_error
+from .errors import http_error, refuse_token_in_url
 from .hand_over import HandOverLink, dup_of, refuse_bare
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ class SessionWebsocketHandler(KernelWebsocketHandler):
     """`/api/kernels/<id>/channels`; a plain kernel is served as Jupyter does."""
 
     kernel_id: str
-    session_kernel: SessionKernel | None = None
+    session_kernel: SessionKernel | ElsewhereSession | None = None
 
     async def pre_get(self) -> None:
         if not await ensure_async(
@@ -72,10 +77,54 @@ class SessionWebsocketHandler(KernelWebsocketHandler):
             super().on_close()
 
 
+class NamedWebsocketHandler(SessionWebsocketHandler):
+    """`cmdop/api/sessions/<name>/channels`: the same for every session that this user may know of.
+
+    The stock route has the kernels that this server shows; the command line's sessions are in all directories.
+    """
+
+    @ws_authenticated
+    async def get(self, name: str) -> None:
+        refuse_token_in_url(self)
+        websockets: OpenWebsockets = self.settings["cmdop_websockets"]
+        try:
+            self._found = await websockets.find(name, websockets.people.of(self))
+            self._link = link_of(self._found)
+        except ClientError as error:
+            raise http_error(error) from error
+        await super().get(self._found.id)
+
+    async def pre_get(self) -> None:
+        if not await ensure_async(
+            self.authorizer.is_authorized(self, self.current_user, "execute", "kernels")
+        ):
+            raise web.HTTPError(403)
+        manager = cast("SessionKernelManager", self.kernel_manager)
+        found = self._found
+        shown = manager.session(found.id) if found.id in manager else None
+        self.session_kernel = shown or ElsewhereSession(found.id, found.name, self._link)
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereSession:
+    """A session that this server does not show, and whose websockets it passes on all the same."""
+
+    kernel_id: str
+    name: str
+    link: str
+
+    def handing_over(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def ask(self, verb: str, args: dict[str, Any]) -> Any:
+        async with await AsyncConnection.connect(self.link, client="jupyter server") as connection:
+            return await connection.request(verb, args)
+
+
 class HandingOver:
     """What tornado takes for a websocket protocol: it speaks none, it gives the connection away."""
 
-    def __init__(self, session: SessionKernel, websockets: OpenWebsockets) -> None:
+    def __init__(self, session: SessionKernel | ElsewhereSession, websockets: OpenWebsockets) -> None:
         self._session = session
         self._websockets = websockets
 

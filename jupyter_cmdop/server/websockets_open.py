@@ -13,17 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth import IdentityProvider, User
 from tornado import web
 
-from jupyter_cmdop.client.errors import ClientError
+from jupyter_cmdop.client.errors import ClientError, UnknownSession
+from jupyter_cmdop.client.identity import OWNER
+from jupyter_cmdop.client.reach import find_live
+from jupyter_cmdop.client.registry import Found, Registry
 
 from .identity import People, Person
+from .link_socket import OpenLinks
 from .splice import Splices
-from .websocket import CREDENTIAL_SECONDS
+from .websocket import CREDENTIAL_SECONDS, ElsewhereSession
 from .workspace import Credential, Workspace
 
 if TYPE_CHECKING:
@@ -49,9 +53,12 @@ class OpenWebsockets:
     ) -> None:
         self.people = people
         self.splices = Splices()
+        self.links = OpenLinks(people)
         self._manager = manager
         self._provider = provider
         self._workspace = workspace
+        self._elsewhere: dict[str, ElsewhereSession] = {}
+        self._feeds: dict[web.RequestHandler, Callable[[], None]] = {}
         self._requests: dict[tuple[str, str], web.RequestHandler] = {}
         self._seen: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,6 +71,7 @@ class OpenWebsockets:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.splices.close()
+        self.links.close()
 
     # --- what the handlers say
 
@@ -73,10 +81,31 @@ class OpenWebsockets:
             return None
         return CREDENTIAL_SECONDS
 
-    def opened(self, session: SessionKernel, attachment: str, handler: web.RequestHandler) -> None:
+    async def find(self, name: str, person: Person) -> Found:
+        """The live session that a name, an id or NAME@PREFIX stands for.
+
+        Raises:
+            UnknownSession: there is none, or none that this person may know of: the owner knows all of his, everybody
+                else those that this server shows. (The bearer of a grant was let in for this one session.)
+        """
+        found = await asyncio.to_thread(find_live, name, OWNER, Registry.of_user())
+        is_owner = person.actor.id == self.people.owner.actor.id
+        if person.grant is None and not is_owner and not self._is_shown(found):
+            raise UnknownSession(name)
+        return found
+
+    def _is_shown(self, found: Found) -> bool:
+        workspace = None if found.pointer is None else found.pointer.workspace
+        return workspace == self._workspace.path or self._workspace.opened(found.id) is not None
+
+    def opened(
+        self, session: SessionKernel | ElsewhereSession, attachment: str, handler: web.RequestHandler
+    ) -> None:
         person = self.people.of(handler)
         if self.valid_seconds(handler, person) is None:
             return
+        if isinstance(session, ElsewhereSession):
+            self._elsewhere[session.kernel_id] = session
         self._requests[(session.kernel_id, attachment)] = handler
         self._workspace.remember_websocket(
             Credential(
@@ -97,6 +126,20 @@ class OpenWebsockets:
         for credential in self._workspace.credentials():
             if credential.username == user.username:
                 self._run(self._drop(credential, "logged out"))
+        for link in self.links.that_can_end():
+            if link.username == user.username:
+                link.end_login("logged out")
+        for handler, close in list(self._feeds.items()):
+            if self.people.of(handler).username == user.username:
+                close()
+
+    def feed_opened(self, handler: web.RequestHandler, close: Callable[[], None]) -> None:
+        """A websocket that this process serves itself: `close` is called when its credential has ended."""
+        if self.valid_seconds(handler, self.people.of(handler)) is not None:
+            self._feeds[handler] = close
+
+    def feed_closed(self, handler: web.RequestHandler) -> None:
+        self._feeds.pop(handler, None)
 
     # --- renewal
 
@@ -107,6 +150,9 @@ class OpenWebsockets:
 
     async def renew_all(self) -> None:
         """Look at each credential once."""
+        for link in self.links.that_can_end():
+            if not await self._is_still(link, link.username):
+                link.end_login("its login has ended")
         for credential in await asyncio.to_thread(self._workspace.credentials):
             session = self._session_of(credential)
             if session is None:
@@ -116,8 +162,14 @@ class OpenWebsockets:
             elif self._is_known(credential) or self._is_seen(credential):
                 args = {"attachment": credential.attachment, "valid_until_seconds": CREDENTIAL_SECONDS}
                 answer = await _ask(session, "renew", args)
+                if answer is None and isinstance(session, ElsewhereSession):
+                    del self._elsewhere[session.kernel_id]  # it has ended
                 if answer is not None and not answer.get("renewed"):
                     self._forget(credential)  # the websocket has ended
+
+        for handler, close in list(self._feeds.items()):
+            if not await self._is_still(handler, self.people.of(handler).username):
+                close()
 
     def _is_known(self, credential: Credential) -> bool:
         return (credential.session, credential.attachment) in self._requests
@@ -128,8 +180,9 @@ class OpenWebsockets:
     async def _is_good(self, credential: Credential) -> bool:
         """Ask the identity provider once more, with the request that opened the websocket."""
         handler: Any = self._requests.get((credential.session, credential.attachment))
-        if handler is None:
-            return True
+        return handler is None or await self._is_still(handler, credential.username)
+
+    async def _is_still(self, handler: Any, username: str) -> bool:
         # Both are what providers remember of a request, and would answer with.
         handler._jupyter_current_user = None  # noqa: SLF001
         handler.__dict__.pop("_cached_hub_user", None)
@@ -140,7 +193,7 @@ class OpenWebsockets:
         except (OSError, web.HTTPError) as error:
             log.warning("a login cannot be looked at again (%s); it stands for now", error)
             return True
-        return user is not None and user.username == credential.username
+        return user is not None and user.username == username
 
     async def _drop(self, credential: Credential, reason: str) -> None:
         session = self._session_of(credential)
@@ -152,8 +205,9 @@ class OpenWebsockets:
         self._requests.pop((credential.session, credential.attachment), None)
         self._workspace.forget_websocket(credential.session, credential.attachment)
 
-    def _session_of(self, credential: Credential) -> SessionKernel | None:
-        return next((s for s in self._manager.sessions() if s.kernel_id == credential.session), None)
+    def _session_of(self, credential: Credential) -> SessionKernel | ElsewhereSession | None:
+        shown = next((s for s in self._manager.sessions() if s.kernel_id == credential.session), None)
+        return shown or self._elsewhere.get(credential.session)
 
     def _run(self, doing: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(doing)
@@ -161,7 +215,7 @@ class OpenWebsockets:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _ask(session: SessionKernel, verb: str, args: dict[str, Any]) -> Any:
+async def _ask(session: SessionKernel | ElsewhereSession, verb: str, args: dict[str, Any]) -> Any:
     """The answer, None when the keeper gives none now."""
     try:
         return await session.ask(verb, args)

@@ -157,3 +157,35 @@ class FrameDecoder:
         )
         self._needed += header + payload
         return arrived >= self._needed
+
+
+class FrameWatch:
+    """Knows where frames end in bytes that somebody passes on; it keeps nothing of them but the lengths."""
+
+    __slots__ = ("_left", "_lengths")
+
+    def __init__(self) -> None:
+        self._lengths = b""
+        self._left = 0
+
+    @property
+    def is_between(self) -> bool:
+        """Whether what has passed ends where a frame ends, so that another may follow."""
+        return not self._left and not self._lengths
+
+    def pass_by(self, data: bytes) -> int | None:
+        """Where in `data` its last frame ends; None when none ends there."""
+        at, end = 0, None
+        while at < len(data):
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            else:
+                step = min(_LENGTHS.size - len(self._lengths), len(data) - at)
+                self._lengths += data[at : at + step]
+                if len(self._lengths) == _LENGTHS.size:
+                    self._left, self._lengths = sum(_LENGTHS.unpack(self._lengths)), b""
+            at += step
+            if self.is_between:
+                end = at
+        return end

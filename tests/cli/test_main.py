@@ -24,6 +24,7 @@ from jupyter_cmdop.client.errors import (
     PlaceError,
     Refused,
     RequestFailed,
+    ServerProblem,
     SpawnFailed,
     UnknownSession,
 )
@@ -47,6 +48,7 @@ ERRORS: list[tuple[Exception, int, int]] = [
     (SpawnFailed("no"), 1, 1),
     (IdTaken("it was used"), 1, 1),
     (GrantFileError("no"), 1, 1),
+    (ServerProblem("nobody there", may_pass=True), 1, 1),
     (JournalProblem("no"), 1, 1),
     (FellBehind("no"), 1, 1),
     (BadName("no"), 2, 2),

@@ -274,7 +274,7 @@ def test_journal_is_followed_from_its_head_and_after_a_break_from_what_was_told(
             gone=lambda session, how, why: None,
             recorded=recorded,
             acted=lambda session, action, error: None,
-            person=lambda: Person(Actor("me"), "owner"),
+            person=lambda: Person(Actor("me"), "owner", owns=True),
         )
         kernel.watch()
         seen = [await told.get() for _ in range(3)]

@@ -18,6 +18,7 @@ from jupyter_cmdop.wire.link import (
     OLDEST_PROTOCOL,
     PROTOCOL,
     FrameDecoder,
+    FrameWatch,
     encode_frame,
 )
 from tests.wire.strategies import FEW, MANY, allocates_at_most, damaged, json_objects
@@ -201,3 +202,20 @@ def test_damaged_frames_raise_nothing_but_wire_error(data):
             assert isinstance(payload, bytes)
     except WireError:
         pass
+
+
+@given(frames, st.data())
+def test_a_watcher_knows_where_frames_end(messages, data):
+    """In whatever pieces they pass: the last end in each piece, and whether another frame may follow."""
+    whole = encode_all(messages)
+    ends, at = set(), 0
+    for header, payload in messages:
+        at += len(encode_frame(header, payload))
+        ends.add(at)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    watch = FrameWatch()
+    for start, stop in pairwise([0, *cuts, len(whole)]):
+        found = watch.pass_by(whole[start:stop])
+        inside = [end for end in ends if start < end <= stop]
+        assert found == (max(inside) - start if inside else None)
+        assert watch.is_between == (stop in ends or stop == 0)
