@@ -18,10 +18,13 @@ from jupyter_cmdop.client.errors import (
     SpawnFailed,
     UnknownSession,
 )
+from jupyter_cmdop.client.identity import Identity
+from jupyter_cmdop.core.actor import Actor
 from jupyter_cmdop.core.refusal import HTTP_STATUS, Refusal
 from jupyter_cmdop.server.api_errors import ApiError, api_error, problem_of, without_paths
 from jupyter_cmdop.server.api_feed import decode_cursor, encode_cursor, record_of
 from jupyter_cmdop.server.api_limits import BURST_SECONDS, ActLimit
+from jupyter_cmdop.server.identity import Person
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,20 @@ def test_every_failure_has_a_code_and_tells_no_secret(error: ClientError, code: 
 def test_fault_of_ours_says_nothing_about_itself() -> None:
     assert problem_of(500, ValueError("secret /a/b/c"))["message"] == "something went wrong in the server"
     assert problem_of(503, None)["code"] == "unavailable"
+
+
+def test_grant_is_proven_where_it_acts() -> None:
+    """Between the server's question and the link that acts it may be revoked: the keeper sees the token itself."""
+    bearer = Person(Actor("bot", "agent"), "peer", grant="g1", session="s", token="secret")
+    assert bearer.identity() == Identity(token="secret")
+    assert "secret" not in repr(bearer)
+
+
+def test_role_of_an_owner_does_not_make_one() -> None:
+    alice = Person(Actor("example:alice"), "owner")
+    assert alice.identity().verified is not None
+    assert alice.identity().verified["id"] == "example:alice"
+    assert Person(Actor("ann"), "owner", owns=True).identity() == Identity()
 
 
 def test_limit_lets_a_burst_through_and_fills_again() -> None:
