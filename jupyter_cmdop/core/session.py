@@ -100,8 +100,7 @@ def _expire(turn: Turn) -> None:
     state = turn.state
     for grant in [g for g in state.grants.values() if g.expires is not None and g.expires <= turn.now]:
         access.end_grant(turn, grant, "expired", KEEPER)
-    due = state.lease_until()
-    if due is None or due > turn.now:
+    if not state.has_lapsed(turn.now):
         return
     if state.floor.state is FloorState.HELD:
         move(turn, FloorEvent.LAPSE, KEEPER, reason="no sign of life within the lease")

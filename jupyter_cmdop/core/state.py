@@ -139,7 +139,22 @@ class State:
             return floor.stale_until
         if floor.driver is None or self.is_busy(floor.driver):
             return None
-        return max(floor.act_until, self.alive_until.get(floor.driver, float("-inf")))
+        return self._signs_until(floor.driver)
+
+    def has_lapsed(self, now: float) -> bool:
+        """Whether time alone changes the floor now. This is asked for each event, so what is cheap is asked first."""
+        floor = self.floor
+        if floor.state is FloorState.STALE:
+            return floor.stale_until <= now
+        return (
+            floor.driver is not None
+            and self._signs_until(floor.driver) <= now
+            and not self.is_busy(floor.driver)
+        )
+
+    def _signs_until(self, driver: str) -> float:
+        """Until when the driver's last act, or his last sign of life, lasts."""
+        return max(self.floor.act_until, self.alive_until.get(driver, float("-inf")))
 
     def refusal(
         self, code: str, message: str, *, next_: tuple[str, ...] = (), since: float | None = None
