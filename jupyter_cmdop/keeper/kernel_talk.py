@@ -277,10 +277,12 @@ def still_busy(runner: Runner, state: KernelState) -> Published | None:
     """What says that the main shell works on, to follow an idle that ended something else; None when it does not.
 
     Clients show one state of a kernel, and what is answered in its place, its control channel and its subshells end in
-    an idle of their own: a page would say that the kernel has nothing to do.
+    an idle of their own: a page would say that the kernel has nothing to do. What is idle and has only its reply to
+    come is not worked on: no idle would follow any more, and the page would say for ever that it is.
     """
-    live = runner.operations.get(runner.session.lanes[MAIN_LANE].running or "")
-    if live is None or live.outcome is not None:
+    running = runner.session.lanes[MAIN_LANE].running or ""
+    live, core = runner.operations.get(running), runner.session.operations.get(running)
+    if live is None or core is None or core.idle:
         return None
     stamp = runner.stamp_now(live.origin)
     return Published(b"status", state.voice.status("busy", live.origin.header, b'{"cmdop":' + stamp + b"}"))

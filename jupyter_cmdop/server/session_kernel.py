@@ -37,6 +37,8 @@ SILENT_SECONDS = 2.0
 """After which a keeper that has said nothing is asked whether it is there."""
 ANSWER_SECONDS = 2.0
 """After which one that does not answer that is called unresponsive."""
+COUNTED_SECONDS = 1.0
+"""After which a keeper has told of a websocket that it was given, if it is still there."""
 JOURNAL_AGAIN_SECONDS = 60.0
 """After which a journal that could not be read is followed again."""
 RESTART_SECONDS = 120.0
@@ -76,6 +78,7 @@ class SessionKernel:
         self.execution_state = "starting"
         self._active = LastMoment()
         self.connections = 0
+        self._told_connections = 0
         self.incarnation = 0
         self.reason = ""
         self._changed = changed
@@ -184,7 +187,10 @@ class SessionKernel:
 
     @contextmanager
     def handing_over(self) -> Iterator[None]:
-        """Count a websocket from now on: its client has its answer, and may ask, before the keeper's word is here."""
+        """Count a websocket from now on: its client has its answer, and may ask, before the keeper's word is here.
+
+        The keeper's word is that of changes only: of a websocket that is closed at once it need not say anything.
+        """
         self._handing_over += 1
         self.connections += 1
         try:
@@ -194,6 +200,12 @@ class SessionKernel:
             raise
         finally:
             self._handing_over -= 1
+            asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._count_as_told)
+
+    def _count_as_told(self) -> None:
+        if not self._handing_over and self.connections != self._told_connections:
+            self.connections = self._told_connections
+            self._changed(self)
 
     # --- watching
 
@@ -355,8 +367,8 @@ class SessionKernel:
         self._heard_at, self._last_said = time.monotonic(), said
         self.name = str(said.get("name") or self.name)
         self.execution_state = str(said.get("execution_state") or self.execution_state)
-        connections = int(said.get("connections") or 0)
-        self.connections = max(connections, self.connections) if self._handing_over else connections
+        told = self._told_connections = int(said.get("connections") or 0)
+        self.connections = max(told, self.connections) if self._handing_over else told
         earlier, self.incarnation = self.incarnation, int(said.get("incarnation") or 0)
         if 0 < earlier < self.incarnation:
             self._tell("restart")

@@ -144,7 +144,8 @@ def test_a_window_that_closes_leaves_the_operation_running(lone_session: Session
     typed = terminal("run", lone_session.name, "import time; print('begun', flush=True); time.sleep(600)")
     typed.expect("begun")
     operation = wait_for_running(lone_session)
-    typed.child.close(force=True)
+    typed.child.kill(signal.SIGHUP)  # pexpect's own `close` would send an interrupt as well
+    typed.child.expect(pexpect.EOF)
     assert [op.operation for op in lone_session.status().running] == [operation]
     lone_session.interrupt(operation)
     assert lone_session.wait(operation).status == "interrupted"

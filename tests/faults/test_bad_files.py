@@ -239,7 +239,7 @@ def test_grant_files_that_are_none(lone_session: Session, tmp_path: Path) -> Non
     for content in cases:
         places.write_private_file(file, content)
         failed = call_cli("run", lone_session.name, "1", env={"CMDOP_GRANT_FILE": str(file)}, code=1)
-        assert "holds no grant" in failed.err, content
+        assert "holds no " in failed.err, content  # grant, or credential where a bare token would do
         assert "jupyter cmdop invite" in failed.err
     for path in (tmp_path / "missing", tmp_path, Path("/dev/null"), Path("/proc/self/mem")):
         failed = call_cli("run", lone_session.name, "1", env={"CMDOP_GRANT_FILE": str(path)}, code=1)
