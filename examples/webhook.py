@@ -30,6 +30,7 @@ from urllib.parse import urljoin
 from tornado import httpclient, web, websocket
 
 COME_AGAIN_SECONDS = 30
+MARGIN_SECONDS = 1.5  # for an answer that was waited for until the last moment
 BODY_BYTES = 1 << 20
 TRANSIENT = (409, 423, 429, 502, 503, 504, 599)  # somebody drives, a journal is full, too often, nobody answers
 ENDED = {4000: "the session has ended", 4403: "the grant has ended"}
@@ -56,7 +57,7 @@ class Session:
         return httpclient.HTTPRequest(url, headers=headers, **options)
 
     async def fetch(self, url: str, deadline: float, **options: Any) -> httpclient.HTTPResponse:
-        left = max(1.0, deadline - time.monotonic())
+        left = max(0.0, deadline - time.monotonic()) + MARGIN_SECONDS
         request = self.request(url, request_timeout=left, follow_redirects=False, **options)
         try:
             return await httpclient.AsyncHTTPClient().fetch(request, raise_error=False)
@@ -102,10 +103,10 @@ class Hook(web.RequestHandler):
     def initialize(self, session: Session, secret: str) -> None:
         self.session, self.secret = session, secret
 
-    def say(self, status: int, **data: Any) -> None:
-        self.set_status(status)
+    def say(self, code: int, /, **data: Any) -> None:
+        self.set_status(code)
         self.finish(data)
-        print(self.request.headers.get("X-GitHub-Delivery"), status, json.dumps(data), flush=True)
+        print(self.request.headers.get("X-GitHub-Delivery"), code, json.dumps(data), flush=True)
 
     async def post(self) -> None:
         wanted = hmac.new(self.secret.encode(), self.request.body, hashlib.sha256).hexdigest()
