@@ -170,7 +170,9 @@ class _Source:
         Raises:
             Refused: this person may not follow it, or may no longer.
         """
+        loop = asyncio.get_running_loop()
         while True:
+            begun = loop.time()
             try:
                 async for record in self._over_one_link():
                     yield record
@@ -191,7 +193,8 @@ class _Source:
                     "data": {"how": how, "reason": why},
                 }
                 return
-            await asyncio.sleep(AGAIN_SECONDS)
+            # A link that had held is looked after at once: it may have ended because the grant did.
+            await asyncio.sleep(max(0.0, AGAIN_SECONDS - (loop.time() - begun)))
 
     async def _over_one_link(self) -> AsyncIterator[dict[str, Any]]:
         async with await AsyncSession.open(
