@@ -3,9 +3,10 @@
     jupyter cmdop invite NAME --as ci-hook --kind service --grant-file-out hook.grant
     python webhook.py --url http://localhost:8888/ --grant-file hook.grant --secret-file hook.secret
 
-A hook is `POST /hook` with JSON, signed as GitHub does it: `X-Hub-Signature-256: sha256=<HMAC of the body>`. Its data is
-given to one function that the session (of a Python kernel) has to have, `on_hook(data)`; code is never taken from a hook. The delivery's id
-is the request id of the run, so a hook that is delivered again does not run again: it gets the first result.
+A hook is `POST /hook` with JSON, signed as GitHub does it: `X-Hub-Signature-256: sha256=<HMAC of the body>`. Its data
+is given to one function that the session (of a Python kernel) has to have, `on_hook(data)`; code is never taken from a
+hook. The delivery's id is the request id of the run, so a hook that is delivered again does not run again: it gets the
+first result.
 
 As long as this runs it follows the session's feed: others see it among those who are there, and it ends when the
 session ends or its grant is taken back. It needs tornado, and nothing of jupyter_cmdop.
@@ -32,7 +33,15 @@ from tornado import httpclient, web, websocket
 COME_AGAIN_SECONDS = 30
 MARGIN_SECONDS = 1.5  # for an answer that was waited for until the last moment
 BODY_BYTES = 1 << 20
-TRANSIENT = (409, 423, 429, 502, 503, 504, 599)  # somebody drives, a journal is full, too often, nobody answers
+TRANSIENT = (
+    409,
+    423,
+    429,
+    502,
+    503,
+    504,
+    599,
+)  # somebody drives, a journal is full, too often, nobody answers
 ENDED = {4000: "the session has ended", 4403: "the grant has ended"}
 
 
@@ -53,7 +62,11 @@ class Session:
     patience_seconds: float
 
     def request(self, url: str, **options: Any) -> httpclient.HTTPRequest:
-        headers = {"Authorization": f"token {self.token}", "User-Agent": "webhook", **options.pop("headers", {})}
+        headers = {
+            "Authorization": f"token {self.token}",
+            "User-Agent": "webhook",
+            **options.pop("headers", {}),
+        }
         return httpclient.HTTPRequest(url, headers=headers, **options)
 
     async def fetch(self, url: str, deadline: float, **options: Any) -> httpclient.HTTPResponse:
@@ -76,7 +89,8 @@ class Session:
                 answer = await self.fetch(
                     urljoin(self.url, answer.headers["Location"]) + f"&wait_seconds={left}", deadline
                 )
-            pause = float(answer.headers.get("Retry-After", 1))
+            told = answer.headers.get("Retry-After", "1")
+            pause = float(told) if told.isdecimal() else COME_AGAIN_SECONDS  # a proxy may say a date
             if answer.code not in TRANSIENT or time.monotonic() + pause >= deadline:
                 return answer
             await asyncio.sleep(pause)  # then the same under the same id: it never runs twice
@@ -105,7 +119,7 @@ class Hook(web.RequestHandler):
 
     def say(self, code: int, /, **data: Any) -> None:
         self.set_status(code)
-        self.finish(data)
+        self.write(data)
         print(self.request.headers.get("X-GitHub-Delivery"), code, json.dumps(data), flush=True)
 
     async def post(self) -> None:
@@ -145,7 +159,9 @@ async def main() -> None:
     parser.add_argument("--grant-file", required=True, help="what `jupyter cmdop invite` wrote")
     parser.add_argument("--secret-file", required=True, help="what the sender signs with")
     parser.add_argument("--port", type=int, default=8899)
-    parser.add_argument("--patience", type=float, default=8.0, help="seconds after which a sender is answered")
+    parser.add_argument(
+        "--patience", type=float, default=8.0, help="seconds after which a sender is answered"
+    )
     args = parser.parse_args()
     grant = json.loads(read_private(args.grant_file))["cmdop"]
     url = f"{args.url.rstrip('/')}/cmdop/api/sessions/{grant['session']}"

@@ -1,8 +1,8 @@
 """Write the TypeScript types of the HTTP API, labextension/src/api.d.ts, from jupyter_cmdop/server/openapi.json.
 
-The work is done by openapi-typescript, of one version, which npx fetches from the configured npm registry. What it made is
-in the repository, with what it was made from in its first lines: so nobody needs Node.js, or a network, to see whether
-it is up to date.
+The work is done by openapi-typescript, of one version, which npx fetches from the configured npm registry. What it made
+is in the repository, with what it was made from in its first lines: so nobody needs Node.js, or a network, to see
+whether it is up to date.
 
     python tools/typescript.py            write the file (needs Node.js)
     python tools/typescript.py --check    exit 1 when it is out of date, or was changed by hand

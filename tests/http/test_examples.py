@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -101,9 +102,7 @@ def made(api: Api) -> Iterator[Session]:
 def invite(session: Session, actor: str, kind: str, folder: Path, role: str = "peer") -> str:
     """A grant's file, made as the page says."""
     path = str(folder / f"{actor}.grant")
-    run_cli(
-        "invite", session.name, "--as", actor, "--kind", kind, "--role", role, "--grant-file-out", path
-    )
+    run_cli("invite", session.name, "--as", actor, "--kind", kind, "--role", role, "--grant-file-out", path)
     return path
 
 
@@ -265,6 +264,29 @@ def test_a_hook_runs_once_under_the_name_of_the_service(
     assert token not in "\n".join(example.lines)
 
 
+def test_a_hook_by_hand_as_the_page_says(
+    server: Server, made: Session, tmp_path: Path, closing: Closing
+) -> None:
+    example, hook = listen(made, server.url, tmp_path)
+    closing(example)
+    (tmp_path / "secret").rename(tmp_path / "hook.secret")
+    page = (FOLDER.parent / "docs" / "how-to" / "receive-hooks.md").read_text(encoding="utf-8")
+    [block] = [
+        b for b in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "$ body=" in b
+    ]
+    script = block.replace("$ ", "", 1).replace("\n$ ", "\n").replace("http://127.0.0.1:8899/hook", hook.url)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "no_proxy": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert json.loads(done.stdout)["text"] == "got {'path': 'prices.csv'}\n"
+
+
 def test_a_hook_is_delivered_again_until_nobody_else_drives(
     server: Server, made: Session, tmp_path: Path, closing: Closing
 ) -> None:
@@ -312,16 +334,14 @@ def test_more_hooks_than_the_server_lets_through(servers: Servers, tmp_path: Pat
         assert log.count(" 429 POST ") >= 1, "the limit was never met"
 
 
-def test_a_receiver_outlives_its_server(
-    servers: Servers, tmp_path: Path, closing: Closing
-) -> None:
+def test_a_receiver_outlives_its_server(servers: Servers, tmp_path: Path, closing: Closing) -> None:
     first = servers()
     with Session.open(Api(first).make()) as session:
         example, hook = listen(session, first.url, tmp_path, patience=1.0)
         closing(example)
         first.kill()
         is_gone(session, "ci-hook")
-        status, answer, retry_after = hook("d-1", 1)
+        status, _, retry_after = hook("d-1", 1)
         assert (status, retry_after) == (503, "30")
         servers.add(first.again())
         is_there(session, "ci-hook", "service", "peer")

@@ -229,9 +229,7 @@ def test_story(server: Server, nginx: Nginx, on_the_link: str | None) -> None:
             ("colleague", "human", "observer"),
         ):
             grant = owner.as_grant(made, actor, kind=kind, role=role)
-            parties[actor] = (
-                OnTheLink(made, grant.token) if actor == on_the_link else OverHttp(grant, made)
-            )
+            parties[actor] = OnTheLink(made, grant.token) if actor == on_the_link else OverHttp(grant, made)
         tell(made, parties["ann"], parties["agent"], parties["colleague"])
     finally:
         for party in parties.values():
