@@ -171,6 +171,7 @@ class _Source:
             Refused: this person may not follow it, or may no longer.
         """
         loop = asyncio.get_running_loop()
+        short = 0  # links in a row that did not hold
         while True:
             begun = loop.time()
             try:
@@ -193,8 +194,11 @@ class _Source:
                     "data": {"how": how, "reason": why},
                 }
                 return
-            # A link that had held is looked after at once: it may have ended because the grant did.
-            await asyncio.sleep(max(0.0, AGAIN_SECONDS - (loop.time() - begun)))
+            short = 0 if loop.time() - begun >= AGAIN_SECONDS else short + 1
+            if (
+                short > 1
+            ):  # the first time it is asked again at once: the link may have ended because the grant did
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def _over_one_link(self) -> AsyncIterator[dict[str, Any]]:
         async with await AsyncSession.open(
