@@ -11,7 +11,7 @@ ARGS   ?=
 FAST   := $(wildcard tests/core tests/wire tests/journal)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test soak bench docs hooks clean
+.PHONY: help venv demo lint check test soak bench docs types hooks clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,7 @@ lint: $(STAMP) ## Lint, format, types, import contracts, spelling, generated pag
 	$(BIN)/codespell
 	$(BIN)/python tools/code_map.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/typescript.py --check
 
 check: lint ## lint and the pure tests: what to run before each commit
 	$(BIN)/python -m pytest -q $(FAST) $(ARGS)
@@ -52,6 +53,9 @@ bench: $(STAMP) ## Measure beside a plain kernel and jupyter_server; ARGS: rows,
 docs: $(STAMP) ## Write the generated pages again: docs/reference and the map of the code
 	$(BIN)/python tools/code_map.py
 	$(BIN)/python tools/reference.py
+
+types: $(STAMP) ## Write the TypeScript types of the HTTP API from its OpenAPI file again (needs Node.js)
+	$(BIN)/python tools/typescript.py
 
 hooks: $(STAMP) ## Run the linters before each git commit
 	$(BIN)/pre-commit install

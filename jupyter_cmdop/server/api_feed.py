@@ -29,6 +29,7 @@ from jupyter_cmdop.client import calls, past, places
 from jupyter_cmdop.client.aio_session import AsyncSession
 from jupyter_cmdop.client.errors import ClientError, KeeperGone, LinkTimeout, Refused, UnknownSession
 from jupyter_cmdop.client.registry import Registry, facts
+from jupyter_cmdop.client.session import BEAT_SECONDS
 
 from .api_base import Guarded, OfOneSession, Verb
 from .api_errors import ApiError, api_error
@@ -146,13 +147,22 @@ class _Source:
         seq: of the last entry that was given out.
     """
 
-    def __init__(self, api: Api, person: Person, known: Known, seq: int | None, client: str) -> None:
+    def __init__(
+        self, api: Api, person: Person, known: Known, seq: int | None, client: str, *, is_present: bool
+    ) -> None:
         self.id = known.id
         self.name = known.name
         self.seq = seq
         self._api = api
         self._person = person
         self._client = client
+        self._is_present = is_present
+        self._session: AsyncSession | None = None
+
+    async def beat(self) -> None:
+        """Pass on that the reader is there."""
+        if self._is_present and self._session is not None:
+            await self._session.connection.beat()
 
     async def records(self) -> AsyncIterator[dict[str, Any]]:
         """Each record once, then the one that says how the session ended.
@@ -160,7 +170,10 @@ class _Source:
         Raises:
             Refused: this person may not follow it, or may no longer.
         """
+        loop = asyncio.get_running_loop()
+        short = 0  # links in a row that did not hold
         while True:
+            begun = loop.time()
             try:
                 async for record in self._over_one_link():
                     yield record
@@ -181,12 +194,20 @@ class _Source:
                     "data": {"how": how, "reason": why},
                 }
                 return
-            await asyncio.sleep(AGAIN_SECONDS)
+            short = 0 if loop.time() - begun >= AGAIN_SECONDS else short + 1
+            if (
+                short > 1
+            ):  # the first time it is asked again at once: the link may have ended because the grant did
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def _over_one_link(self) -> AsyncIterator[dict[str, Any]]:
         async with await AsyncSession.open(
-            self.id, identity=self._person.identity(), client=self._client
+            self.id,
+            identity=self._person.identity(),
+            client=self._client,
+            persistent=self._is_present,
         ) as session:
+            self._session = session
             self.name = session.name
             head = head_of(session)
             if self.seq is None:
@@ -242,6 +263,7 @@ class Feed:
 
     Args:
         only: the one session that is told of; None for all that this person may know of, also those to come.
+            Who follows it is there, and others see him; who looks at all of them is in none.
         after: how far each session was told, by `decode_cursor`; None for from now on.
     """
 
@@ -264,7 +286,13 @@ class Feed:
             WAITING_RECORDS
         )
         self._sources: dict[str, asyncio.Task[None]] = {}
+        self._present: _Source | None = None
         self._changed_at = -1
+
+    async def beat(self) -> None:
+        """The reader has given a sign of life."""
+        if self._present is not None:
+            await self._present.beat()
 
     async def records(self) -> AsyncGenerator[dict[str, Any], None]:
         """Whole records; the first one is the `hello` with the cursor from which this begins."""
@@ -321,7 +349,11 @@ class Feed:
 
     async def _start(self, known: Known, after: int | None) -> None:
         """Follow a session; where it begins is known when this returns, so that the first cursor can name it."""
-        source = _Source(self._api, self._person, known, after, self._client)
+        source = _Source(
+            self._api, self._person, known, after, self._client, is_present=self._only is not None
+        )
+        if self._only is not None:
+            self._present = source
         if after is None:
             with contextlib.suppress(ClientError):
                 async with await AsyncSession.open(
@@ -389,6 +421,8 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
 
     feed: Feed
     _task: asyncio.Task[None] | None = None
+    _beats: asyncio.Task[None] | None = None
+    _passing: asyncio.Task[None] | None = None
     _counted: str | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as Jupyter's
@@ -434,6 +468,19 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
         super().open(*args, **kwargs)
         self.api.websockets.feed_opened(self, self._logged_out)
         self._task = asyncio.create_task(self._tell(), name="cmdop feed of a websocket")
+        self._beats = asyncio.create_task(self._ask_whether_there(), name="cmdop pings of a feed")
+
+    async def _ask_whether_there(self) -> None:
+        """Each pong of the reader is a sign of life in the session: Jupyter's own pings come too seldom for that."""
+        with contextlib.suppress(StreamClosedError, websocket.WebSocketClosedError):
+            while True:
+                await asyncio.sleep(BEAT_SECONDS)
+                self.ping(b"")
+
+    def on_pong(self, data: bytes) -> None:
+        super().on_pong(data)
+        if self._passing is None or self._passing.done():
+            self._passing = asyncio.create_task(self.feed.beat(), name="cmdop sign of life of a feed")
 
     async def _tell(self) -> None:
         """Write records until there are no more, or nobody reads them."""
@@ -477,8 +524,9 @@ class FeedHandler(WebSocketMixin, websocket.WebSocketHandler, Guarded):
     def on_close(self) -> None:
         self.api.websockets.feed_closed(self)
         self._uncount()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._beats, self._passing):
+            if task is not None:
+                task.cancel()
 
 
 class SessionFeedHandler(OfOneSession, FeedHandler):

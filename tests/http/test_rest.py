@@ -340,6 +340,37 @@ def test_limit_of_acts(servers: Servers) -> None:
     assert bot.get(f"sessions/{made}").status == 200
 
 
+def test_services_and_devices_act_under_their_own_name_and_limit(servers: Servers) -> None:
+    """Whoever floods is held back, whatever kind he is of; the other one's acts pass meanwhile."""
+    server = servers("--CmdopApp.api_acts_per_minute=60")
+    api = Api(server)
+    made = api.make()
+    kinds = {"ci-hook": "service", "door": "device"}
+    for actor, kind in kinds.items():
+        own = api.as_grant(made, actor, kind=kind)
+        assert own.run(made, f"{actor[:2]} = 1")["status"] == "ok"
+        sent = own.post(f"sessions/{made}/send", {"text": "print(1)", "request_id": "a"})
+        assert sent.status == 202
+        assert own.get(f"sessions/{made}/wait?request_id=a&wait_seconds=30").data["text"] == "1\n"
+        assert own.post(f"sessions/{made}/note", {"text": f"of {actor}"}).status == 201
+        answers = [own.post(f"sessions/{made}/{verb}", body) for verb, body in FLOOD]
+        assert {answer.data["code"] for answer in answers if answer.status == 429} == {"rate_limited"}
+        assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers if answer.status == 429)
+    with Session.open(made) as link:
+        for actor in kinds:
+            mine = list(link.log(types=["admitted", "note"], actor=actor))
+            assert [e["data"].get("text") or e["data"]["code"] for e in mine][:3] == [
+                f"{actor[:2]} = 1",
+                "print(1)",
+                f"of {actor}",
+            ]
+        granted = {e["data"]["actor"]: e["data"]["kind"] for e in link.log(types=["granted"])}
+    assert granted == kinds
+
+
+FLOOD = (("run", {"code": "1"}), ("send", {"text": "1"}), ("note", {"text": "1"})) * 8
+
+
 def test_session_that_ends_while_somebody_waits(api: Api, gate: Gate) -> None:
     made = api.make()
     api.post(f"sessions/{made}/send", {"text": gate.code})
