@@ -8,6 +8,7 @@ asked for its events again before the loop sleeps; only then is waiting on descr
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 import selectors
@@ -188,11 +189,11 @@ class Loop:
             self._touched[socket] = None
 
     def _clear_wake(self) -> None:
-        self._woken.release()
-        try:
+        # In this order: who posts before the release finds the lock taken, and his call is made at the end of this
+        # turn. Released first, his byte could be read here, and with the lock taken for ever nobody would write another.
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
+        self._woken.release()
 
     def close(self) -> None:
         self._selector.close()

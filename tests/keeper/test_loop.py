@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -196,3 +197,27 @@ def test_what_cannot_be_sent_says_so(context: zmq.Context[zmq.Socket[bytes]]) ->
     with context.socket(zmq.PUSH) as alone:
         with pytest.raises(zmq.Again):
             send(alone, [b"nobody", b"is there"])
+
+
+def test_who_posts_while_the_loop_wakes_takes_no_later_wake_up_with_him(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """His byte is read with the one that woke the loop: then whoever posts next must write one again."""
+    made: list[str] = []
+    really_read = os.read
+
+    def read(descriptor: int, size: int) -> bytes:
+        loop.post(lambda: made.append("before"))
+        data = really_read(descriptor, size)
+        loop.post(lambda: made.append("behind"))
+        return data
+
+    loop.post(lambda: made.append("first"))
+    with monkeypatch.context() as patch:
+        patch.setattr("jupyter_cmdop.keeper.loop.os.read", read)
+        loop.turn()
+    assert made == ["first", "before", "behind"]
+    loop.post(lambda: made.append("next"))
+    assert select.select([loop._wake_read], [], [], 0)[0], "nobody would hear of it"
+    loop.turn()
+    assert made[-1] == "next"
