@@ -53,7 +53,7 @@ class Loop:
         self._timers: list[Callable[[], float | None]] = []
         self._timers_at = 0.0
         self._was_busy = True
-        self.is_time = True
+        self.is_time = False
         self.stopped = False
         self.woken: Callable[[float], None] | None = None
 
@@ -190,7 +190,7 @@ class Loop:
 
     def _clear_wake(self) -> None:
         # In this order: who posts before the release finds the lock taken, and his call is made at the end of this
-        # turn. Released first, his byte could be read here, and with the lock taken for ever nobody would write another.
+        # turn. Released first, his byte could be read here, and nobody would ever write another: the lock stays taken.
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         self._woken.release()
