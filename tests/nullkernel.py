@@ -1,7 +1,8 @@
 """A kernel that answers at once and does next to nothing: for tests of what is around a kernel.
 
 Its code is a word: `say TEXT` prints TEXT, `write FILE` adds a line to FILE, `hold FIFO` waits for a byte, `fail` is an
-error, `swallow NUMBER` numbers messages that are never sent as when a publisher drops them, anything else does nothing.
+error, `swallow NUMBER` numbers messages that are never sent as when a publisher drops them, `swallow idle` loses its
+own idle, anything else does nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class NullKernel:
 
     def __init__(self, info: dict[str, Any]) -> None:
         self._key = info["key"].encode()
+        self._swallows_idle = False
         self._session = uuid.uuid4().hex
         self._count = 0
         self._messages = 0
@@ -77,7 +79,11 @@ class NullKernel:
         elif kind.endswith("_request"):
             reply = kind.removesuffix("_request") + "_reply"
             self._send(channel, identities, reply, parts[0], {"status": "ok", **json.loads(parts[3])})
-        self._publish("status", parts[0], {"execution_state": "idle"})
+        if self._swallows_idle:
+            self._messages += 1
+        else:
+            self._publish("status", parts[0], {"execution_state": "idle"})
+        self._swallows_idle = False
         return kind != "shutdown_request"
 
     def _execute(
@@ -96,6 +102,8 @@ class NullKernel:
         elif word == "hold":
             with open(rest, "rb", buffering=0) as fifo:
                 fifo.read(1)
+        elif word == "swallow" and rest == "idle":
+            self._swallows_idle = True
         elif word == "swallow":
             self._messages += int(rest)
         elif word == "fail":

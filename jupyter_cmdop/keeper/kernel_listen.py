@@ -454,12 +454,21 @@ class KernelListen:
                 self._runner.note(
                     "gap", actor="keeper", operation=operation, data={"reason": "its idle message was lost"}
                 )
+                self._say_idle(operation)
                 self._runner.submit(ev.Idle(operation, inferred=True))
         # The same holds for what was asked before: a kernel drops a message that it cannot read, without a word.
         for operation in self._start_probes.pop(msg_id, []) if is_idle else []:
             if self.state.unheard.pop(operation, None) is not None:
                 self._end_unanswered(operation)
                 self._runner.submit(ev.Idle(operation, inferred=True))
+
+    def _say_idle(self, operation: str) -> None:
+        """Show the idle that was lost: until they see one, clients show its cell as running, for ever."""
+        live = self._runner.operations.get(operation)
+        parent = b"{}" if live is None else live.origin.header
+        header, _, metadata, content = self.state.voice.status("idle", parent, b"{}")
+        message = Message([], b"", header, parent, metadata, content, [])
+        self._publish(Origin(KEEPER, "", operation=operation), "status", message)
 
     def _note_started(self, operation: str, content: bytes) -> None:
         live = self._runner.operations.get(operation)

@@ -304,6 +304,25 @@ def test_raw_output_of_what_a_kernel_left_behind_does_no_harm(session: Sessions)
     child.kill()
 
 
+def test_idle_that_a_kernel_has_dropped_is_said_in_its_place(
+    home: Home, session: Sessions, clients: Clients
+) -> None:
+    """Clients show a cell as running until they see its idle: without one, for ever."""
+    made = session(kernel=null_spec(home))
+    bot = clients(made, "bot")
+    losing = bot.execute("swallow idle")
+    assert reply_of(bot, losing)["content"]["status"] == "ok"
+    shown = iopub_until(
+        bot,
+        lambda m: (
+            m["content"].get("execution_state") == "idle" and m["parent_header"].get("msg_id") == losing
+        ),
+    )[-1]
+    assert shown["metadata"]["cmdop"]["actor"]["id"] == "keeper"
+    assert "idle" in wait_for_entry(made, "gap", where=lambda e: "reason" in e["data"])["data"]["reason"]
+    assert made.run("say on it goes").text == "on it goes\n"
+
+
 def test_what_a_kernel_drops_is_said(home: Home, session: Sessions, clients: Clients) -> None:
     """A publisher that does not wait for its reader drops silently; the numbers of its messages tell how many."""
     made = session(kernel=null_spec(home))
