@@ -77,10 +77,10 @@ class RemoteConsole:
         Raises:
             ClientError: the server does not let this credential in, or does not answer.
         """
-        self._websocket = self._open()
-        self._is_open.set()
         self._directory = places.make_socket_dir()
         try:
+            self._websocket = self._open()
+            self._is_open.set()
             self._sockets = {
                 "shell": self._bind(zmq.ROUTER, 1),
                 "iopub": self._bind(zmq.XPUB, 2),

@@ -402,7 +402,8 @@ class Feed:
         return [
             Known(record.id, record.name)
             for record in Registry.of_user().list_records()
-            if _prefix(record.id) in wanted and self._api.may_know(self._person, record.id, record.workspace)
+            if _prefix(record.id) in wanted
+            and self._api.workspace.may_know(self._person, record.id, record.workspace)
         ]
 
 

@@ -77,7 +77,7 @@ class Api:
         self.limit = ActLimit(acts_per_minute)
         self.patience_seconds = patience_seconds
         self._feeds: Counter[str] = Counter()
-        self._workspace = workspace
+        self.workspace = workspace
         self._root = root
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="cmdop api")
         # Making a session takes seconds: whoever only looks does not wait behind it.
@@ -109,25 +109,19 @@ class Api:
 
     # --- which sessions somebody may know of
 
-    def may_know(self, person: Person, session_id: str, workspace: str | None) -> bool:
-        """The owner knows all of his sessions; the bearer of a grant his; others those that this server shows."""
-        if person.grant is not None:
-            return person.session == session_id
-        if person.owns:
-            return True
-        return workspace == self._workspace.path or self._workspace.opened(session_id) is not None
-
     async def sessions(self, person: Person) -> tuple[shapes.LsItem, ...]:
         def look() -> tuple[shapes.LsItem, ...]:
             found = take_census(Registry.of_user())
-            return tuple([item for item in found if self.may_know(person, item.id, item.workspace)])
+            return tuple([item for item in found if self.workspace.may_know(person, item.id, item.workspace)])
 
         return await self.in_thread(look)
 
     def pointers(self, person: Person) -> list[Pointer]:
         """The sessions that he may know of; reads files."""
         found = Registry.of_user().list_pointers()
-        return [pointer for pointer in found if self.may_know(person, pointer.id, pointer.workspace)]
+        return [
+            pointer for pointer in found if self.workspace.may_know(person, pointer.id, pointer.workspace)
+        ]
 
     def find(self, name: str, person: Person) -> Known:
         """Resolve a name, an id or NAME@PREFIX; reads files.
@@ -152,7 +146,7 @@ class Api:
 
     def _may_know(self, person: Person, found: Found) -> bool:
         known = found.pointer or found.record
-        return self.may_know(person, found.id, None if known is None else known.workspace)
+        return self.workspace.may_know(person, found.id, None if known is None else known.workspace)
 
     # --- speaking for somebody
 
@@ -259,7 +253,7 @@ class Api:
             spec=kernel,
             policy=wanted.policy,
             cwd=cwd,
-            workspace=self._workspace.path,
+            workspace=self.workspace.path,
             opened_by=person.actor.id,
         )
 

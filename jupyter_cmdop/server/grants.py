@@ -31,6 +31,7 @@ from jupyter_cmdop.core.refusal import Refusal
 
 from .api_base import Guarded, OfOneSession
 from .api_errors import api_error, refused
+from .api_reach import session_id_of
 from .errors import http_error, problem
 from .identity import GrantUser, Person
 from .link_socket import LinkSocketHandler
@@ -149,7 +150,7 @@ class GrantGate:
         if await _opens(handler) != granted.session:
             raise _closed(handler)
         try:
-            return GrantUser.of(await verify(granted), granted.session, granted.token)
+            return GrantUser.of(await verify(granted))
         except Refused as refused:
             raise _answer(handler, refused) from refused
         except ClientError as error:
@@ -175,7 +176,7 @@ async def _opens(handler: web.RequestHandler) -> str | None:
     if isinstance(handler, OfOneSession):
         return await handler.session_id_of_path()
     if isinstance(handler, LinkSocketHandler | NamedWebsocketHandler):
-        return await _named(handler)
+        return await asyncio.to_thread(session_id_of, (handler.path_kwargs or {}).get("name", ""))
     if isinstance(handler, SessionWebsocketHandler) or (
         type(handler) is KernelHandler and handler.request.method == "GET"
     ):
@@ -195,15 +196,6 @@ def _answer(handler: web.RequestHandler, error: ClientError) -> web.HTTPError:
     if isinstance(handler, Guarded):
         return api_error(error)
     return problem(403, error.message) if isinstance(error, Refused) else http_error(error)
-
-
-async def _named(handler: web.RequestHandler) -> str | None:
-    """The session that the name in this route stands for."""
-    name = (handler.path_kwargs or {}).get("name", "")
-    try:
-        return (await asyncio.to_thread(Registry.of_user().resolve, name)).id
-    except ClientError:
-        return None
 
 
 def _header_token(handler: web.RequestHandler) -> str | None:

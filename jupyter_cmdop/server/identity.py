@@ -70,13 +70,11 @@ class GrantUser(User):
     """The bearer of a grant: a user of one session and of nothing else."""
 
     person: Person
-    kernel_id: str
-    token: str
 
     @classmethod
-    def of(cls, person: Person, kernel_id: str, token: str) -> GrantUser:
+    def of(cls, person: Person) -> GrantUser:
         made = cls(username=person.actor.id, name=person.actor.display_name)
-        made.person, made.kernel_id, made.token = person, kernel_id, token
+        made.person = person
         return made
 
 

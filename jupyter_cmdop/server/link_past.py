@@ -13,9 +13,10 @@ from jupyter_cmdop.client import past
 from jupyter_cmdop.client.census import describe_past, status_of
 from jupyter_cmdop.client.errors import ClientError
 from jupyter_cmdop.client.registry import Found, Registry
-from jupyter_cmdop.core.actor import Actor
 from jupyter_cmdop.core.refusal import Refusal
 from jupyter_cmdop.wire.link import PROTOCOL
+
+from .identity import Person
 
 Say = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Sends one frame, and returns when there is room for another."""
@@ -48,19 +49,14 @@ class PastLink:
         self._say = say
         self._directory = Registry.of_user().sessions / found.id
 
-    def hello(self, actor: Actor) -> dict[str, Any]:
+    def hello(self, person: Person) -> dict[str, Any]:
         """A keeper's first frame, as far as there is something to say."""
         return {
             "hello": {
                 "protocol": PROTOCOL,
                 "session": {"id": self._found.id, "name": self._found.name, "state": self._record.state},
                 "attachment": None,
-                "actor": {
-                    "id": actor.id,
-                    "kind": actor.kind,
-                    "name": actor.display_name,
-                    "on_behalf_of": None,
-                },
+                "actor": person.actor_fields(),
                 "rights": ["observe"],
                 "level": "cooperative",
                 "version": __version__,

@@ -36,7 +36,7 @@ from jupyter_cmdop.wire.errors import WireError
 from jupyter_cmdop.wire.link import FrameDecoder, FrameWatch, encode_frame, encode_spilling, unspill
 
 from .errors import http_error, problem, refuse_token_in_url
-from .identity import GrantUser, People
+from .identity import GrantUser, People, Person
 from .link_past import PastLink
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         user = self.current_user
         if not await ensure_async(self.authorizer.is_authorized(self, user, "execute", "kernels")):
             raise problem(403, "this server's authorizer does not let you use kernels")
-        person = self.websockets.people.of(self)
+        person = self._person
         self.username = person.username
         with self.websockets.links.opened(self, person.actor.id):
             try:
@@ -165,7 +165,7 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     async def _find_past(self, name: str) -> PastLink | None:
         """What is left of a session that has ended, for the owner; others were let in by what has ended too."""
-        if not self._is_owner():
+        if not self._person.owns:
             return None
         try:
             found = await asyncio.to_thread(Registry.of_user().resolve, name)
@@ -276,8 +276,8 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             message = "over HTTP a credential stands in the Authorization header, and nowhere else"
             self._turn_away(Refusal("forbidden", message))
             return
-        person = self.websockets.people.of(self)
-        if hello.actor not in (None, person.actor.id) and not self._is_owner():
+        person = self._person
+        if hello.actor not in (None, person.actor.id) and not person.owns:
             message = f"you came in as {person.actor.id}, and not as {str(hello.actor)[:128]!r}"
             self._turn_away(Refusal("forbidden", message))
             return
@@ -292,25 +292,21 @@ class LinkSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         if self._no_hello is not None:
             self._no_hello.cancel()
         if self._past is not None:
-            self._answer(self._past.hello(person.actor))
+            self._answer(self._past.hello(person))
             return
         await self._pass(encode_frame({"hello": said}))
         self._run(self._pump())
 
-    def _is_owner(self) -> bool:
-        people: People = self.websockets.people
-        person = people.of(self)
-        return person.grant is None and person.actor.id == people.owner.actor.id
+    @property
+    def _person(self) -> Person:
+        return self.websockets.people.of(self)
 
     def _identity(self, actor: str | None, kind: str | None) -> Identity:
         """Whom this link is for: the owner, who may name an actor as he may locally; else whom we have verified."""
-        user = self.current_user
-        if isinstance(user, GrantUser):
-            return Identity(token=user.token)  # the keeper looks at it once more
-        if self._is_owner():
+        person = self._person
+        if person.owns:
             return Identity(actor=actor, kind=next((k for k in ACTOR_KINDS if k == kind), None))
-        person = self.websockets.people.of(self)
-        return Identity(verified={**person.actor_fields(), "role": person.role, "grant": None})
+        return person.identity()
 
     # ------------------------------------------------------------------ what the keeper says
 

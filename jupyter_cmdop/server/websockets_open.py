@@ -85,18 +85,13 @@ class OpenWebsockets:
         """The live session that a name, an id or NAME@PREFIX stands for.
 
         Raises:
-            UnknownSession: there is none, or none that this person may know of: the owner knows all of his, everybody
-                else those that this server shows. (The bearer of a grant was let in for this one session.)
+            UnknownSession: there is none, or none that this person may know of.
         """
         found = await asyncio.to_thread(find_live, name, OWNER, Registry.of_user())
-        is_owner = person.actor.id == self.people.owner.actor.id
-        if person.grant is None and not is_owner and not self._is_shown(found):
+        workspace = None if found.pointer is None else found.pointer.workspace
+        if not self._workspace.may_know(person, found.id, workspace):
             raise UnknownSession(name)
         return found
-
-    def _is_shown(self, found: Found) -> bool:
-        workspace = None if found.pointer is None else found.pointer.workspace
-        return workspace == self._workspace.path or self._workspace.opened(found.id) is not None
 
     def opened(
         self, session: SessionKernel | ElsewhereSession, attachment: str, handler: web.RequestHandler

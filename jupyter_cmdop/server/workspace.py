@@ -20,11 +20,14 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from jupyter_cmdop.client import places
+
+if TYPE_CHECKING:
+    from .identity import Person
 
 How = Literal["started", "opened"]
 """`started`: by this workspace's server, merely for a document. `opened`: it is another workspace's, shown here too."""
@@ -77,6 +80,14 @@ class Workspace:
             return msgspec.json.decode((self._opened / session_id).read_bytes(), type=Opened)
         except (OSError, msgspec.MsgspecError, RecursionError):
             return None
+
+    def may_know(self, person: Person, session_id: str, workspace: str | None) -> bool:
+        """The owner knows all of his sessions; the bearer of a grant his; others those that are shown here."""
+        if person.grant is not None:
+            return person.session == session_id
+        if person.owns:
+            return True
+        return workspace == self.path or self.opened(session_id) is not None
 
     def remember(self, session_id: str, how: How, name: str) -> None:
         places.write_private_file(self._opened / session_id, msgspec.json.encode(Opened(how=how, name=name)))
