@@ -13,6 +13,7 @@ import json
 import math
 import time
 import uuid
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -98,16 +99,17 @@ class Door(AbstractContextManager["Door"]):
     pid: int | None = None
     session: str
 
+    @abstractmethod
     def request(self, code: str, *, silent: bool = False) -> str:
         """Send an execute_request; its message id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recv(self, seconds: float) -> Message | None:
         """The next message of any channel; None when none comes in time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Disconnect."""
 
     def __exit__(self, *exc: object) -> None:
         self.close()

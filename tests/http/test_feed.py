@@ -25,6 +25,7 @@ from jupyter_cmdop.server.api_feed import (
     encode_cursor,
 )
 from jupyter_cmdop.server.api_reach import MAX_FEEDS
+from tests.faults.attacks import wait_until
 from tests.http.rest import Api, Feed
 from tests.server.jupyter import Server, Servers, cookie_of
 from tests.support import LIMIT_SECONDS, Gate, wait_for_entry, wait_for_running, wait_for_status
@@ -276,10 +277,7 @@ def test_slow_reader_is_closed_and_resumes(servers: Servers) -> None:
 
 
 def wait_for_log(server: Server, text: str) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while text not in server.text():
-        assert time.monotonic() < deadline, f"the server never said {text!r}"
-        time.sleep(0.05)
+    wait_until(lambda: text in server.text(), f"the server says {text!r}")
 
 
 def test_feed_goes_on_at_the_next_server(servers: Servers) -> None:

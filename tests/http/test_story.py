@@ -7,7 +7,6 @@ back; the agent is refused meanwhile, with her name and reason, and goes on afte
 from __future__ import annotations
 
 import copy
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,10 +20,11 @@ from jupyter_cmdop.cli.demo_agent import AGAIN, CLEAN, NEXT, STUCK
 from jupyter_cmdop.client.identity import Identity
 from jupyter_cmdop.client.session import Session
 from jupyter_cmdop.server.api_feed import KINDS
+from tests.faults.attacks import wait_until
 from tests.http.rest import Api
 from tests.server.jupyter import Server
-from tests.server.nginx import Nginx, nginx_path
-from tests.support import LIMIT_SECONDS, TooLate
+from tests.server.nginx import Nginx, running_nginx
+from tests.support import LIMIT_SECONDS
 
 READINGS = "readings = [21.0, 21.4, None, 22.1]\ncalibration = None"
 MENDED = "calibration = 1.02\nreadings[2] = 21.7"
@@ -190,29 +190,20 @@ class Watching(threading.Thread):
 
 def wait_until_stuck(person: Party) -> str:
     """The agent's cell behind which another of his waits: she sees it in the session."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while True:
+
+    def stuck() -> str | None:
         status = person.status()
-        if [op["actor"] for op in (*status["running"], *status["queue"])] == ["agent", "agent"]:
-            return str(status["running"][0]["operation"])
-        if time.monotonic() > deadline:
-            raise TooLate(f"the agent is not stuck: {status}")
-        time.sleep(0.05)
+        if [op["actor"] for op in (*status["running"], *status["queue"])] != ["agent", "agent"]:
+            return None
+        return str(status["running"][0]["operation"])
+
+    return str(wait_until(stuck, "the agent is stuck"))
 
 
 @pytest.fixture
 def nginx(server: Server, tmp_path: Path) -> Iterator[Nginx]:
-    if nginx_path() is None:
-        message = "there is no nginx here (Debian, Ubuntu: apt-get install nginx-light)"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    made = Nginx(tmp_path / "nginx", upstream=server.port)
-    made.start()
-    try:
+    with running_nginx(tmp_path / "nginx", upstream=server.port) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize("on_the_link", [None, "ann", "agent", "colleague"])

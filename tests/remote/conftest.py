@@ -54,5 +54,5 @@ def network(server: Server) -> Iterator[Cable]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test in this folder starts a server and a kernel."""
     for item in items:
-        if "tests/remote/" in item.nodeid and "test_pure" not in item.nodeid:
+        if "tests/remote/" in item.nodeid:
             item.add_marker(pytest.mark.kernel)

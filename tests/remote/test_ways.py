@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from jupyter_cmdop.client.session import Session
 from tests.remote.far import Far
 from tests.server.jupyter import Server, Servers, free_port
-from tests.server.nginx import Nginx, nginx_path
+from tests.server.nginx import Nginx, running_nginx
 from tests.support import Gate, Sessions, finish_cli, wait_for_running
 
 
@@ -57,17 +56,8 @@ def test_below_a_base_path(ann: Server, token_file: Path, lone: Session) -> None
 
 @pytest.fixture
 def nginx(server: Server, tmp_path: Path) -> Iterator[Nginx]:
-    if nginx_path() is None:
-        message = "there is no nginx here (Debian, Ubuntu: apt-get install nginx-light)"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    made = Nginx(tmp_path / "nginx", upstream=server.port)
-    made.start()
-    try:
+    with running_nginx(tmp_path / "nginx", upstream=server.port) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_behind_nginx(nginx: Nginx, token_file: Path, lone: Session, gate: Gate) -> None:
@@ -84,14 +74,8 @@ def test_behind_nginx(nginx: Nginx, token_file: Path, lone: Session, gate: Gate)
 
 
 def test_a_proxy_without_its_server(tmp_path: Path, token_file: Path) -> None:
-    if nginx_path() is None:
-        pytest.skip("there is no nginx here")
-    made = Nginx(tmp_path / "nginx", upstream=free_port())
-    made.start()
-    try:
+    with running_nginx(tmp_path / "nginx", upstream=free_port()) as made:
         result = Far(f"http://127.0.0.1:{made.port}/", token_file)("status", "any", code=1)
-    finally:
-        made.close()
     assert "cannot answer now (HTTP 502)" in result.err
 
 

@@ -8,9 +8,12 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.server.jupyter import free_port
 from tests.support import LIMIT_SECONDS, TooLate
@@ -106,3 +109,19 @@ class Nginx:
         self._process = None
 
     close = kill
+
+
+@contextmanager
+def running_nginx(folder: Path, *, upstream: int) -> Iterator[Nginx]:
+    """One that has started. Where none is installed the test is skipped, and fails in CI, which installs it."""
+    if nginx_path() is None:
+        message = "there is no nginx here (Debian, Ubuntu: apt-get install nginx-light)"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    made = Nginx(folder, upstream=upstream)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from jupyter_cmdop.client.session import Session
 from tests.server.jupyter import Server
-from tests.server.nginx import Nginx, nginx_path
+from tests.server.nginx import Nginx, running_nginx
 from tests.support import Closing, wait_for_status
 from tests.websocket.front import Network
 from tests.websocket.viewer import (
@@ -47,17 +46,8 @@ def behind(module_server: Server, closing: Closing) -> Network:
 
 @pytest.fixture
 def nginx(behind: Network, tmp_path: Path) -> Iterator[Nginx]:
-    if nginx_path() is None:
-        message = "there is no nginx here (Debian, Ubuntu: apt-get install nginx-light)"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    made = Nginx(tmp_path / "nginx", upstream=behind.address[1])
-    made.start()
-    try:
+    with running_nginx(tmp_path / "nginx", upstream=behind.address[1]) as made:
         yield made
-    finally:
-        made.close()
 
 
 def through(server: Server, nginx: Nginx) -> Server:
